@@ -1,1 +1,2 @@
-"""Networks of one's own: ONNX files and PyTorch modules as workloads, what is in such a file, and C code of them."""
+"""Networks of one's own: ONNX files and PyTorch modules as workloads, what is in such a file, and C
+code of them."""

@@ -1,8 +1,9 @@
-"""Constants of a graph: numbers of inputs, what follows from sizes, and the branches that both decide.
+"""Constants of a graph: numbers of inputs, what follows from sizes, and the branches that both
+decide.
 
-Exporters compute sizes inside the graph (PyTorch), keep weights behind Unsqueeze or Slice, and choose between branches
-by the number of axes of a tensor. ONNX's shape inference alone derives little of this, and rejects a graph for a branch
-that is never taken.
+Exporters compute sizes inside the graph (PyTorch), keep weights behind Unsqueeze or Slice, and
+choose between branches by the number of axes of a tensor. ONNX's shape inference alone derives
+little of this, and rejects a graph for a branch that is never taken.
 """
 
 from __future__ import annotations
@@ -54,18 +55,23 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
         if value.name in constants:
             continue
         if not value.type.HasField("tensor_type"):
-            raise UsageError(f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported")
+            raise UsageError(
+                f"the input {value.name} is not a tensor: sequences, maps and optionals are not"
+                " supported"
+            )
         dims = value.type.tensor_type.shape.dim
         if any(dim.dim_value < 0 for dim in dims):
             raise UsageError(f"the input {value.name} has a size below 0: export the network again")
         found[value.name] = tuple(
-            dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in enumerate(dims)
+            dim.dim_value or dim.dim_param or f"{value.name}.{axis}"
+            for axis, dim in enumerate(dims)
         )
     return found
 
 
 def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str = "network") -> None:
-    """Make inputs that are single numbers constants of the graph; a symbolic size of such an input is 1.
+    """Make inputs that are single numbers constants of the graph; a symbolic size of such an input
+    is 1.
 
     Raises `UsageError` for an input that does not exist or that cannot be this number.
     """
@@ -79,27 +85,35 @@ def fix_inputs(model: onnx.ModelProto, numbers: Mapping[str, float], name: str =
         shape = [size or 1 for size in sizes_of(inputs[key])]
         whole = kind.kind in "iu" and np.can_cast(np.min_scalar_type(number), kind)
         if math.prod(shape) > 1 or not (whole or kind.kind in "fb"):
-            raise UsageError(f"the input {key} of {name} is not a single {kind.name} that can be {number}")
+            raise UsageError(
+                f"the input {key} of {name} is not a single {kind.name} that can be {number}"
+            )
         model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shape, number, kind), key))
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.full(shape, number, kind), key)
+        )
         model.graph.input.remove(inputs[key])
 
 
 def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """The graph with inputs of these shapes, checked and `resolved`, with the sizes of all tensors as far as they can
-    be derived.
+    """The graph with inputs of these shapes, checked and `resolved`, with the sizes of all tensors
+    as far as they can be derived.
 
-    Weights are replaced by inputs, so that this takes milliseconds for any size of network. Raises onnx's errors.
+    Weights are replaced by inputs, so that this takes milliseconds for any size of network. Raises
+    onnx's errors.
     """
     found = resolved(without_weights(model, shapes))
-    return inferred(found, strict=not has_branches(found))  # a branch that is not taken may be invalid at these sizes
+    return inferred(
+        found, strict=not has_branches(found)
+    )  # a branch that is not taken may be invalid at these sizes
 
 
 def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph without the If operators whose condition follows from sizes and constants: their branch replaces them.
+    """The graph without the If operators whose condition follows from sizes and constants: their
+    branch replaces them.
 
-    Small tensors that follow from sizes and constants become constants. The sizes that the file states of inner tensors
-    are ignored: exporters write those of their example there.
+    Small tensors that follow from sizes and constants become constants. The sizes that the file
+    states of inner tensors are ignored: exporters write those of their example there.
     """
     model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
     for graph in graphs(model.graph):
@@ -114,7 +128,8 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Known(NamedTuple):
-    """What is known where an operator is: the sizes of tensors, the values of small ones, versions of operators."""
+    """What is known where an operator is: the sizes of tensors, the values of small ones, versions
+    of operators."""
 
     sizes: Sizes
     values: dict[str, np.ndarray]
@@ -130,7 +145,8 @@ class _Known(NamedTuple):
 
 
 def _fold(graph: onnx.GraphProto, outer: _Known) -> None:
-    """One pass over a graph and its bodies: constants become initializers, branches that are taken operators."""
+    """One pass over a graph and its bodies: constants become initializers, branches that are taken
+    operators."""
     known = outer.within(graph)
     returned = {value.name for value in graph.output}
     nodes = list(graph.node)
@@ -152,7 +168,8 @@ def _fold(graph: onnx.GraphProto, outer: _Known) -> None:
 
 
 def _constants(node: onnx.NodeProto, known: _Known) -> dict[str, np.ndarray]:
-    """The outputs of an operator of known inputs, or of Shape and Size at known sizes; empty if they are large."""
+    """The outputs of an operator of known inputs, or of Shape and Size at known sizes; empty if
+    they are large."""
     values = known.values
     if node.op_type in ("Shape", "Size"):
         sizes = known.sizes.get(node.input[0], (None,))
@@ -160,10 +177,14 @@ def _constants(node: onnx.NodeProto, known: _Known) -> dict[str, np.ndarray]:
             values = {node.input[0]: np.broadcast_to(np.float32(0), sizes)}
     if node.op_type in RANDOM or not values.keys() >= {*filter(None, node.input)}:
         return {}
-    with suppress(Exception):  # any class; an operator that the evaluator does not know is left as it is
+    with suppress(
+        Exception
+    ):  # any class; an operator that the evaluator does not know is left as it is
         if _is_small(node, known):
             arrays = evaluated(node, values, known.opsets)
-            if all(isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in arrays):
+            if all(
+                isinstance(array, np.ndarray) and array.size <= SMALL_ELEMENTS for array in arrays
+            ):
                 return dict(zip(filter(None, node.output), arrays, strict=True))
     return {}
 
@@ -178,7 +199,8 @@ def _is_small(node: onnx.NodeProto, known: _Known) -> bool:
 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:
-    """The outputs of one operator without a body, by ONNX's reference evaluator; raises any class."""
+    """The outputs of one operator without a body, by ONNX's reference evaluator; raises any
+    class."""
     from onnx.reference import ReferenceEvaluator
 
     if bodies(node):
@@ -189,7 +211,8 @@ def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> 
 
 
 def _take(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
-    """Append the operators of a branch of an If to the graph; their names may be used in other branches."""
+    """Append the operators of a branch of an If to the graph; their names may be used in other
+    branches."""
     made = [tensor.name for tensor in branch.initializer]
     for inner in branch.node:
         made += filter(None, inner.output)
@@ -212,7 +235,9 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             _rename(body, names)
 
 
-def operators(graph: onnx.GraphProto, outer: Sizes | None = None, within: str = "") -> Iterator[tuple]:
+def operators(
+    graph: onnx.GraphProto, outer: Sizes | None = None, within: str = ""
+) -> Iterator[tuple]:
     """All operators, each with the sizes that are known where it is, and the body that it is in."""
     known = {**(outer or {}), **known_sizes(graph)}
     for node in graph.node:

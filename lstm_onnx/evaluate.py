@@ -1,14 +1,16 @@
 """Evaluation of ONNX networks in numpy, independent of the runtimes.
 
-ONNX's reference evaluator computes all operators except LSTM, GRU and RNN, of which its own versions ignore clip,
-activations, input_forget and sequence_lens. These three are computed here, by the definition of the operators
-(https://onnx.ai/onnx/operators): all directions and layouts, initial states, peepholes, lengths, clip, activations with
-their parameters, input_forget, linear_before_reset. A clip is applied to the input of each activation, that of h in an
-LSTM included. They are computed in the type of their inputs, float16 in float32; so the difference of a network from
-itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is computed here too, as runtimes do it:
-with an error of so much of 1, and not of its result, which matters where that is small. BatchNormalization is computed
-here because ONNX's evaluator takes it for one in training before version 14 of the operators. QuantizeLinear and
-DequantizeLinear are computed in all versions by ONNX's newest ones, also those of ONNX Runtime's own domain.
+ONNX's reference evaluator computes all operators except LSTM, GRU and RNN, of which its own
+versions ignore clip, activations, input_forget and sequence_lens. These three are computed here, by
+the definition of the operators (https://onnx.ai/onnx/operators): all directions and layouts,
+initial states, peepholes, lengths, clip, activations with their parameters, input_forget,
+linear_before_reset. A clip is applied to the input of each activation, that of h in an LSTM
+included. They are computed in the type of their inputs, float16 in float32; so the difference of a
+network from itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is
+computed here too, as runtimes do it: with an error of so much of 1, and not of its result, which
+matters where that is small. BatchNormalization is computed here because ONNX's evaluator takes it
+for one in training before version 14 of the operators. QuantizeLinear and DequantizeLinear are
+computed in all versions by ONNX's newest ones, also those of ONNX Runtime's own domain.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, inlined, nodes, retype
 from lstm_trt.export.sizes import attributes
 
-#: Activation -> function of x and its `PARAMETERS`, and the defaults of these; None: has to be given.
+#: Activation -> function of x and its `PARAMETERS`, and the defaults of these; None: has to be
+#: given.
 ACTIVATIONS: dict[str, tuple] = {
     "Sigmoid": (lambda x: 0.5 * (1 + np.tanh(0.5 * x)),),
     "Tanh": (np.tanh,),
@@ -50,9 +53,9 @@ class Activation(NamedTuple):
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
 
-#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the second
-#: domain, in which ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions compute
-#: all of these.
+#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the
+#: second domain, in which ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions
+#: compute all of these.
 LINEAR = ("QuantizeLinear", "DequantizeLinear")
 LINEAR_DOMAINS = ("", "com.microsoft")
 
@@ -64,8 +67,8 @@ class NotEvaluated(LabError):
 def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of a network by name, for inputs by name.
 
-    Raises `NotEvaluated` if an operator is unknown to the evaluator or fails in it, if ONNX does not define the result,
-    or if a recurrent layer has more than `LARGEST_FLOPS` operations.
+    Raises `NotEvaluated` if an operator is unknown to the evaluator or fails in it, if ONNX does
+    not define the result, or if a recurrent layer has more than `LARGEST_FLOPS` operations.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -82,7 +85,8 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
 
 
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with all its float32 numbers, inputs and conversions in float64; it is changed."""
+    """The network with all its float32 numbers, inputs and conversions in float64; it is
+    changed."""
     retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
     for node in nodes(model.graph):
         for attribute in node.attribute:
@@ -103,7 +107,9 @@ def _operators() -> tuple[type, ...]:
     def sigmoid(self, x):
         return (ACTIVATIONS["Sigmoid"][0](x).astype(x.dtype),)
 
-    def normalized(self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes):
+    def normalized(
+        self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes
+    ):
         if training_mode:
             raise NotEvaluated("BatchNormalization operator in training mode")
         factor = scale / np.sqrt(variance + x.dtype.type(epsilon))
@@ -117,15 +123,19 @@ def _operators() -> tuple[type, ...]:
     return tuple(found)
 
 
-def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Mapping) -> tuple[np.ndarray, ...]:
+def recurrent_outputs(
+    kind: str, inputs: tuple[np.ndarray | None, ...], has: Mapping
+) -> tuple[np.ndarray, ...]:
     """Y, Y_h and, of an LSTM, Y_c; of the type of X.
 
-    `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens, initial_h, initial_c,
-    P, None if left out. Beyond ONNX, the attribute `steps` has the numbers of parts of 1 to which X, and each state h
-    before its product with R, are rounded; 0: not at all. Raises `NotEvaluated` for attributes that are not valid and
-    for too many operations.
+    `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens,
+    initial_h, initial_c, P, None if left out. Beyond ONNX, the attribute `steps` has the numbers of
+    parts of 1 to which X, and each state h before its product with R, are rounded; 0: not at all.
+    Raises `NotEvaluated` for attributes that are not valid and for too many operations.
     """
-    given = {name: array for name, array in zip(INPUT_NAMES, inputs, strict=False) if array is not None}
+    given = {
+        name: array for name, array in zip(INPUT_NAMES, inputs, strict=False) if array is not None
+    }
     lengths = given.pop("sequence_lens", None)
     layout = has.get("layout")
     operands = _operands(given, layout)
@@ -137,19 +147,25 @@ def recurrent_outputs(kind: str, inputs: tuple[np.ndarray | None, ...], has: Map
     _check(kind, has, flops, len(operands["R"]))
     functions = _functions(kind, has, len(operands["R"]))
     if not lengths.all():
-        raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
-    found = [_direction(kind, has, operands, lengths, index, each) for index, each in enumerate(functions)]
+        raise NotEvaluated(
+            f"ONNX does not define the final state of a {kind} for a sequence of length 0"
+        )
+    found = [
+        _direction(kind, has, operands, lengths, index, each)
+        for index, each in enumerate(functions)
+    ]
     y, *states = (np.stack(arrays) for arrays in zip(*found, strict=True))
     y = y.swapaxes(0, 1)
     if layout:
         y = y.transpose(2, 0, 1, 3)
         states = [state.swapaxes(0, 1) for state in states]
     results = (y, *states) if kind == "LSTM" else (y, states[0])
-    return tuple(array.astype(inputs[0].dtype) for array in results)
+    return tuple(array.astype(given["X"].dtype) for array in results)
 
 
 def _operands(given: Mapping[str, np.ndarray], layout: int | None) -> dict[str, np.ndarray]:
-    """Inputs of an operator with time first, in float32 or more; zeros for those that are left out."""
+    """Inputs of an operator with time first, in float32 or more; zeros for those that are left
+    out."""
     number = np.promote_types(given["X"].dtype, np.float32)
     operands = {name: array.astype(number) for name, array in given.items()}
     if layout:
@@ -164,10 +180,17 @@ def _operands(given: Mapping[str, np.ndarray], layout: int | None) -> dict[str, 
 
 
 def _direction(
-    kind: str, has: Mapping, operands: Mapping, lengths: np.ndarray, index: int, functions: Sequence[Callable]
+    kind: str,
+    has: Mapping,
+    operands: Mapping,
+    lengths: np.ndarray,
+    index: int,
+    functions: Sequence[Callable],
 ) -> tuple[np.ndarray, ...]:
     """What `_scan` gives for one direction."""
-    w, r, b, p, h, c = (operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c"))
+    w, r, b, p, h, c = (
+        operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c")
+    )
     wb, rb = np.split(b, 2)
     steps_of_x, steps_of_h = has.get("steps", (0, 0))
     product = partial(_product, np.ascontiguousarray(r.T), steps_of_h)
@@ -178,16 +201,22 @@ def _direction(
 
 
 def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
-    """Raise `NotEvaluated` for too many operations, and a direction that is not that of the weights."""
+    """Raise `NotEvaluated` for too many operations, and a direction that is not that of the
+    weights."""
     if flops > LARGEST_FLOPS:
         raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
     order = has.get("direction") or "forward"
     if directions != {"forward": 1, "reverse": 1, "bidirectional": 2}.get(order):
-        raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
+        raise NotEvaluated(
+            f"{kind} operator with direction {order!r} and weights of {directions} directions"
+        )
 
 
-def activations_of(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Activation]]:
-    """The activations of each direction with their parameters, which are consumed in the order of the activations.
+def activations_of(
+    kind: str, attributes: Mapping[str, Any], directions: int
+) -> list[list[Activation]]:
+    """The activations of each direction with their parameters, which are consumed in the order of
+    the activations.
 
     Raises `NotEvaluated` for those that ONNX does not define.
     """
@@ -201,9 +230,14 @@ def activations_of(kind: str, attributes: Mapping[str, Any], directions: int) ->
     found = []
     for name in names:
         _, *defaults = ACTIVATIONS[name]
-        parameters = {key: next(given[key], usual) for key, usual in zip(given, defaults, strict=False)}
+        parameters = {
+            key: next(given[key], usual) for key, usual in zip(given, defaults, strict=False)
+        }
         if None in parameters.values():
-            raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
+            raise NotEvaluated(
+                f"{kind} operator with activation {name}, for which ONNX defines no default"
+                " parameters"
+            )
         found.append(Activation(name, parameters))
     return [found[place : place + len(default)] for place in range(0, len(found), len(default))]
 
@@ -230,9 +264,9 @@ def _product(r: np.ndarray, steps: int, h: np.ndarray, columns: slice = slice(No
     return _rounded(h, steps) @ r[:, columns]
 
 
-# A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, the product of a state
-# with (some columns of) R (hidden, gates x hidden), its biases, the peepholes; the products of the input and W, and the
-# state, (batch, ...).
+# A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, the
+# product of a state with (some columns of) R (hidden, gates x hidden), its biases, the peepholes;
+# the products of the input and W, and the state, (batch, ...).
 
 
 def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
@@ -262,9 +296,14 @@ CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
 def _scan(
-    cell: Callable, xw: np.ndarray, lengths: np.ndarray, state: tuple[np.ndarray, ...], backward: bool
+    cell: Callable,
+    xw: np.ndarray,
+    lengths: np.ndarray,
+    state: tuple[np.ndarray, ...],
+    backward: bool,
 ) -> tuple[np.ndarray, ...]:
-    """Y (sequence, batch, hidden), zero after the end of each sequence, and each state after its last step.
+    """Y (sequence, batch, hidden), zero after the end of each sequence, and each state after its
+    last step.
 
     Backward, each sequence is read from its own end.
     """
@@ -277,5 +316,7 @@ def _scan(
         inside = (step < lengths)[:, None]
         new = cell(xw[step], *state)
         y[step] = np.where(inside, new[0], 0)
-        state = tuple(np.where(inside, after, before) for after, before in zip(new, state, strict=True))
+        state = tuple(
+            np.where(inside, after, before) for after, before in zip(new, state, strict=True)
+        )
     return (y[order] if backward else y, *state)

@@ -27,7 +27,9 @@ DECISIONS = {
     "Range": (0, 1, 2),
     "Slice": (1, 2, 3, 4),
     **dict.fromkeys(("ConstantOfShape", "If"), (0,)),
-    **dict.fromkeys(("Expand", "OneHot", "Pad", "Reshape", "Split", "Tile", "TopK", "Unsqueeze"), (1,)),
+    **dict.fromkeys(
+        ("Expand", "OneHot", "Pad", "Reshape", "Split", "Tile", "TopK", "Unsqueeze"), (1,)
+    ),
 }
 
 #: Operators whose second input has indices along an axis of the first, or along its first axes.
@@ -68,7 +70,9 @@ class InputValues:
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[Any]) -> None:
         self._inputs = {each.name: each for each in inputs}
         self._opsets = {each.domain: each.version for each in model.opset_import}
-        self._constants = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+        self._constants = {
+            each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer
+        }
         self._makers: dict[str, onnx.NodeProto] = {}
         self._uses: list[Use] = []
         # Tensor -> the inputs from which it is computed without weights.
@@ -111,7 +115,9 @@ class InputValues:
                 found[each.name] = None, certain[0].operator
         return found
 
-    def _first(self, tensor: Any, uses: Sequence[Use], assumed: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
+    def _first(
+        self, tensor: Any, uses: Sequence[Use], assumed: Mapping[str, np.ndarray]
+    ) -> tuple[int, int] | None:
         """The first range of an input with whose least and greatest number these uses get what they
         need."""
         sizes = [size for each in self._inputs.values() for size in each.shape]
@@ -138,7 +144,9 @@ class InputValues:
         if tensor not in known:
             node = self._makers[tensor]
             needed = {name: self._value(name, known) for name in node.input if name}
-            known |= zip(filter(None, node.output), evaluated(node, needed, self._opsets), strict=True)
+            known |= zip(
+                filter(None, node.output), evaluated(node, needed, self._opsets), strict=True
+            )
         return known[tensor]
 
 
@@ -147,7 +155,9 @@ def _fits(use: Use, found: Sequence[np.ndarray | None]) -> bool:
     of an input."""
     if use.low is None or use.high is None:
         return len(found) == 1
-    return all(array is not None and ((use.low <= array) & (array <= use.high)).all() for array in found)
+    return all(
+        array is not None and ((use.low <= array) & (array <= use.high)).all() for array in found
+    )
 
 
 def _uses(node: onnx.NodeProto, known: Sizes) -> Iterator[Use]:

@@ -21,7 +21,15 @@ from lstm_onnx.read_onnx import session_of
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import BuildFailed, UsageError, any_error
-from lstm_trt.config.format import count, latency, listed, number, percent_number, short_number, table_lines
+from lstm_trt.config.format import (
+    count,
+    latency,
+    listed,
+    number,
+    percent_number,
+    short_number,
+    table_lines,
+)
 from lstm_trt.config.libraries import onnxruntime
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
@@ -178,7 +186,11 @@ def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAn
 
 
 def _attempt(
-    pool: WorkerPool, network: OnnxNetwork, row: RuntimeRow, folder: Path, listener: Callable[[dict], None]
+    pool: WorkerPool,
+    network: OnnxNetwork,
+    row: RuntimeRow,
+    folder: Path,
+    listener: Callable[[dict], None],
 ) -> RuntimeAnswer:
     """In each mode of the network that the runtime has, until it runs; otherwise the reason in the
     first mode."""
@@ -186,7 +198,9 @@ def _attempt(
     able = getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",))
     for mode in filter(able.__contains__, network.modes):
         try:
-            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
+            configuration = describe(
+                network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode
+            )
         except UsageError as error:  # of an input whose numbers only the user knows
             return _answer(row, REFUSED, str(error))
         outcome = pool.record_configuration(configuration, 0, folder, listener)
@@ -237,7 +251,10 @@ def _profiled(network: OnnxNetwork) -> list[dict]:
     for node in onnx_checks.nodes(model.graph):
         node.name = name_of(node)
     inputs = network.make_inputs(0)
-    with temporary_folder() as folder, any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"):
+    with (
+        temporary_folder() as folder,
+        any_error(BuildFailed, f"ONNX Runtime does not run {network.name}"),
+    ):
         settings: Any = onnxruntime.SessionOptions()
         settings.enable_profiling = True
         settings.profile_file_prefix = str(folder / "run")
@@ -273,7 +290,9 @@ def _tensor_lines(network: OnnxNetwork) -> list[str]:
     rows = []
     for side, tensors in (("input", network.facts.inputs), ("output", network.facts.outputs)):
         for each in tensors:
-            rows.append((side, each.name, each.type, _shape(each.shape), remarks.get(each.name, "")))
+            rows.append(
+                (side, each.name, each.type, _shape(each.shape), remarks.get(each.name, ""))
+            )
     return table_lines(("", "name", "type", "shape", ""), rows, left=("shape",))
 
 
@@ -282,7 +301,10 @@ def _size_lines(network: OnnxNetwork) -> Iterator[str]:
     for name, shape in network.file.shapes.items():
         for place, symbol in enumerate(shape):
             axes[symbol].append(f"axis {place} of {name}")
-    known = {network.facts.time_symbol: "sequence length, ", network.facts.batch_symbol: "batch size, "}
+    known = {
+        network.facts.time_symbol: "sequence length, ",
+        network.facts.batch_symbol: "batch size, ",
+    }
     for name, size in network.sizes:
         yield f"size {name} = {size}: {known.get(name, '')}{listed(axes[name])}"
 
@@ -290,7 +312,19 @@ def _size_lines(network: OnnxNetwork) -> Iterator[str]:
 def _layer_lines(layers: Sequence[RecurrentLayer]) -> list[str]:
     if not layers:
         return ["no recurrent layer: the network has no LSTM, GRU or RNN operator"]
-    header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters", "within")
+    header = (
+        "operator",
+        "name",
+        "direction",
+        "hidden",
+        "steps",
+        "batch",
+        "W",
+        "R",
+        "B",
+        "parameters",
+        "within",
+    )
     columns = len(header) if any(layer.within for layer in layers) else -1
     rows = [_layer_row(layer)[:columns] for layer in layers]
     return table_lines(header[:columns], rows, left=("W", "R", "B", "within"))
@@ -301,12 +335,13 @@ def _work_lines(network: OnnxNetwork, roofline: Mapping) -> Iterator[str]:
     flops = "unknown"
     if network.least_flops or not at_least:
         flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP"
-    yield f"{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
+    parameters = count(network.parameters, "parameter")
+    yield f"{parameters}; {flops} per call (matrix products and convolutions)"
     if "missing" in roofline:
         yield f"no roofline bound: {roofline['missing']}"
     else:
-        bound = latency(roofline["floor_ns"] / 1e3)
-        yield f"roofline bound: {at_least}{bound} on one core in fp32, limited by {roofline['limited_by']}"
+        bound = f"{at_least}{latency(roofline['floor_ns'] / 1e3)}"
+        yield f"roofline bound: {bound} on one core in fp32, limited by {roofline['limited_by']}"
 
 
 def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
@@ -314,8 +349,12 @@ def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
     for state in (RUNS, REFUSED, NOT_READY):
         for each in answers:
             if each.state == state:
-                rows.append((state, each.runtime, each.device or "-", each.version or "-", _remark(each)))
-    yield from table_lines(("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True)
+                rows.append(
+                    (state, each.runtime, each.device or "-", each.version or "-", _remark(each))
+                )
+    yield from table_lines(
+        ("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True
+    )
     others = dict.fromkeys(each.runtime for each in answers if each.state == NO_ONNX)
     if others:
         yield f"\nread no ONNX files: {', '.join(others)}"
@@ -325,8 +364,17 @@ def _profile_lines(shares: Sequence[Mapping]) -> Iterator[str]:
     yield "shares of the operators in the time of ONNX Runtime, and in the roofline bound"
     rows = []
     for each in shares:
-        rows.append((percent_number(each["time"]), percent_number(each["bound"]), each["operator"], each["name"]))
-    yield from table_lines(("time %", "bound %", "operator", "name"), rows, left=("operator", "name"))
+        rows.append(
+            (
+                percent_number(each["time"]),
+                percent_number(each["bound"]),
+                each["operator"],
+                each["name"],
+            )
+        )
+    yield from table_lines(
+        ("time %", "bound %", "operator", "name"), rows, left=("operator", "name")
+    )
 
 
 def _remark(answer: RuntimeAnswer) -> str:
@@ -338,8 +386,12 @@ def _remark(answer: RuntimeAnswer) -> str:
     if answer.error is None:
         remarks.append(f"not checked: {answer.not_checked}")
     else:
-        checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
-        remarks.append(f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}")
+        checked = (
+            f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
+        )
+        remarks.append(
+            f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
+        )
     return "; ".join(filter(None, (*remarks, nan_text(answer.nan_reaches_output))))
 
 
@@ -351,5 +403,19 @@ def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
     shapes = {name: _shape(shape) for name, shape in layer.weight_shapes.items()}
     bias = shapes["B"] if layer.bias else "-"
     steps = layer.sequence if layer.steps is None else f"{layer.steps:g} of {layer.sequence}"
-    sizes = (layer.hidden, steps, layer.batch, shapes.get("W"), shapes.get("R"), bias, _parameters(layer))
-    return (layer.operator, layer.name, layer.direction, *(str(size or "?") for size in sizes), layer.within)
+    sizes = (
+        layer.hidden,
+        steps,
+        layer.batch,
+        shapes.get("W"),
+        shapes.get("R"),
+        bias,
+        _parameters(layer),
+    )
+    return (
+        layer.operator,
+        layer.name,
+        layer.direction,
+        *(str(size or "?") for size in sizes),
+        layer.within,
+    )

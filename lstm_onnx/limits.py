@@ -52,7 +52,9 @@ def time_limit() -> Iterator[None]:
 def check_time() -> None:
     """Raise `TimeLimitReached` if the time for reading is over."""
     if time.monotonic() > _END.get():
-        raise TimeLimitReached(f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end")
+        raise TimeLimitReached(
+            f"reading the ONNX file took longer than {LIMIT_S:g} s: a loop in it may never end"
+        )
 
 
 def run(work: Callable[[Any], T]) -> T:

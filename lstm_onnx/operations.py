@@ -78,7 +78,10 @@ def layers_of(graph: onnx.GraphProto, inputs: Iterable[str]) -> tuple[RecurrentL
 def _layer(node: onnx.NodeProto, known: Sizes, within: str = "") -> RecurrentLayer | None:
     """A recurrent operator with its sizes as far as they are known, those of ONNX Runtime included;
     None for others."""
-    if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
+    if not node.op_type.endswith(tuple(RECURRENT)) or node.domain not in (
+        *ONNX_DOMAINS,
+        "com.microsoft",
+    ):
         return None
     shapes = []
     for name in node.input[:3]:

@@ -83,7 +83,11 @@ class OnnxNetwork(Workload):
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))
-    lengths = property(lambda self: {each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS})
+    lengths = property(
+        lambda self: {
+            each.name: each.range for each in self.facts.inputs if each.meaning == LENGTHS
+        }
+    )
 
     @time_limit()
     def __init__(
@@ -108,7 +112,9 @@ class OnnxNetwork(Workload):
         sizes = own_sizes | dict(sizes or {})
         constants = own_constants | dict(constants or {})
         facts = network_facts(file, sizes, constants, given)
-        carried = _found_states(facts) if states is None else _checked_states(file.name, facts, states)
+        carried = (
+            _found_states(facts) if states is None else _checked_states(file.name, facts, states)
+        )
         inputs_sha256 = None
         if inputs is not None:
             _check_inputs(file.name, facts, constants, given, Path(inputs))
@@ -143,7 +149,9 @@ class OnnxNetwork(Workload):
         """The network in the cache, read again."""
         return OnnxFile.of(self.path.read_bytes(), self.name)
 
-    def simplified(self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    def simplified(
+        self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]
+    ) -> onnx.ModelProto:
         """The graph with its constants, and of an If that these or its sizes decide only the branch
         that is taken: runtimes reject a graph for the other one."""
         fix_inputs(model, self.constants)
@@ -160,7 +168,9 @@ class OnnxNetwork(Workload):
         """Name, hashes, constants, and sizes except those in `without`."""
         numbers = [pair for pair in (*self.sizes, *self.fixed) if pair[0] not in without]
         parts = [f"{self.name}@{self.sha256[:8]}"]
-        parts += [f"{name}{value}" for name, value in (*numbers, *self.length_texts(without).items())]
+        parts += [
+            f"{name}{value}" for name, value in (*numbers, *self.length_texts(without).items())
+        ]
         if self.inputs_sha256:
             parts += ["inputs", self.inputs_sha256[:8]]
         return "-".join(parts)
@@ -169,7 +179,7 @@ class OnnxNetwork(Workload):
         """Input -> the lengths of its sequences; "-full" for whole sequences of a size that is left
         out."""
         time = self.facts.time_symbol
-        whole = (self.axes["sequence"], dict(self.sizes).get(time))
+        whole = (self.axes["sequence"], dict(self.sizes).get(time or ""))
         texts = {}
         for name, (low, high) in self.lengths.items():
             texts[name] = str(low)
@@ -270,12 +280,19 @@ class OnnxNetwork(Workload):
         if found and (len(found) == len(inputs) or not outputs):
             found.popitem()
         shapes = self.file.shapes if found else {}
-        return {name: found[name] for name in shapes if name in found and self.facts.time_symbol not in shapes[name]}
+        return {
+            name: found[name]
+            for name in shapes
+            if name in found and self.facts.time_symbol not in shapes[name]
+        }
 
     @property
     def states(self) -> tuple[State, ...]:
         inputs = {tensor.name: tensor for tensor in self.facts.inputs}
-        return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
+        return tuple(
+            State(name, after, inputs[name].shape, inputs[name].type)
+            for name, after in self.carried
+        )
 
     @property
     def axes(self) -> dict[str, int | None]:
@@ -294,7 +311,10 @@ class OnnxNetwork(Workload):
 
     @property
     def label_fields(self) -> dict[str, object]:
-        fields: dict[str, object] = {"kind": self.KIND, "workload": f"{self.name}@{self.sha256[:8]}"}
+        fields: dict[str, object] = {
+            "kind": self.KIND,
+            "workload": f"{self.name}@{self.sha256[:8]}",
+        }
         named = {"size": self.sizes, "value": self.fixed, "lengths": self.length_texts().items()}
         for what, pairs in named.items():
             for name, value in pairs:
@@ -305,12 +325,19 @@ class OnnxNetwork(Workload):
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """The network and its mode, and the sizes that are no axes."""
-        return {"workload": self._named((self.facts.time_symbol, self.facts.batch_symbol)), "mode": mode}
+        return {
+            "workload": self._named((self.facts.time_symbol, self.facts.batch_symbol)),
+            "mode": mode,
+        }
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         """Flags of `record`; of the file and of the inputs only the names are known."""
-        found = {"--onnx": (f"{self.name}.onnx",), "--size": _pairs(self.sizes), "--value": _pairs(self.fixed)}
+        found = {
+            "--onnx": (f"{self.name}.onnx",),
+            "--size": _pairs(self.sizes),
+            "--value": _pairs(self.fixed),
+        }
         if dict(self.carried) != _found_states(self.facts):
             found["--state"] = _pairs(self.carried)
         if self.inputs_sha256:
@@ -321,11 +348,15 @@ class OnnxNetwork(Workload):
     def gets_states(self) -> bool:
         """Whether it is a network for windows, to which the mode "stream" adds states
         (`streamed`)."""
-        return not (self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values()))
+        return not (
+            self.carried or not self.facts.time_symbol or any(_candidates(self.facts).values())
+        )
 
     def in_mode(self, mode: str) -> OnnxNetwork:
         """Itself, or in the mode "stream" the network with added states."""
-        return _with_states(self) if mode == "stream" and self.gets_states else super().in_mode(mode)
+        return (
+            _with_states(self) if mode == "stream" and self.gets_states else super().in_mode(mode)
+        )
 
     def check_mode(self, mode: str) -> None:
         if mode == "stream" and self._why_no_stream():
@@ -340,7 +371,9 @@ class OnnxNetwork(Workload):
         value = ""
         is_index = str(tensor.meaning).startswith(INDEXING)  # which is an input, and no setting
         if math.prod(tensor.shape) == 1 and not is_index:
-            value = f"--value {tensor.name}={deciding(self.file.model).get(tensor.name, 'N')}, or with "
+            value = (
+                f"--value {tensor.name}={deciding(self.file.model).get(tensor.name, 'N')}, or with "
+            )
         return (
             f"{self.name} does not say which numbers its input {tensor.name} has, and"
             f" {tensor.meaning} depends on them: give them with {value}--inputs FILE.npz"
@@ -350,25 +383,39 @@ class OnnxNetwork(Workload):
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
             candidates = _candidates(self.facts)
-            several = [f"{name} ({' or '.join(outputs)})" for name, outputs in candidates.items() if outputs]
+            several = [
+                f"{name} ({' or '.join(outputs)})"
+                for name, outputs in candidates.items()
+                if outputs
+            ]
             if several:
                 return (
-                    f"it is not clear which outputs are its states, {listed(several)}: choose with --state INPUT=OUTPUT"
+                    f"it is not clear which outputs are its states, {listed(several)}: choose with"
+                    " --state INPUT=OUTPUT"
                 )
             return (
                 "no states were recognized that could be carried; if it has none, --mode forward"
                 " makes the same calls, else name them with --state INPUT=OUTPUT (inputs:"
-                f" {listed(self.input_shapes)}; outputs: {listed(self.output_shapes)}), or export it"
+                f" {listed(self.input_shapes)}; outputs: {listed(self.output_shapes)}), or export"
+                " it"
                 " with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
-            return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
+            return (
+                "all its outputs are states, so no output would be read; add one, for example an"
+                " Identity of a state"
+            )
         for layer in self.facts.layers:
             if layer.direction != "forward":
-                return f"its operator {layer.name} is {layer.direction} and needs the whole sequence from the start"
+                return (
+                    f"its operator {layer.name} is {layer.direction} and needs the whole sequence"
+                    " from the start"
+                )
         return ""
 
-    def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
+    def make_inputs(
+        self, seed: int | Sequence[int], mode: str = "forward"
+    ) -> dict[str, np.ndarray]:
         """Inputs by name: the user's own, and random numbers for the others; states only if they
         are not carried."""
         own = self._own_inputs()
@@ -380,7 +427,9 @@ class OnnxNetwork(Workload):
         """The file in the cache with the user's inputs; raises `UsageError` if it is not there."""
         if not self.inputs_sha256:
             return None
-        return _cached("inputs", self.inputs_sha256, ".npz", f"the inputs of {self.name} are", "--inputs")
+        return _cached(
+            "inputs", self.inputs_sha256, ".npz", f"the inputs of {self.name} are", "--inputs"
+        )
 
 
 @lru_cache(maxsize=64)  # a sweep asks for each runtime and precision
@@ -469,7 +518,9 @@ def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Ten
     for tensor in tensors:
         if tensor.name == wanted:
             return tensor
-    raise UsageError(f"{name} has no {what} {wanted!r}: its {what}s are {listed(each.name for each in tensors)}")
+    raise UsageError(
+        f"{name} has no {what} {wanted!r}: its {what}s are {listed(each.name for each in tensors)}"
+    )
 
 
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
@@ -495,7 +546,9 @@ def _given(path: Path) -> dict[str, np.ndarray]:
         return read_arrays(path)
 
 
-def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float], given: Mapping, path: Path) -> None:
+def _check_inputs(
+    name: str, facts: NetworkFacts, constants: Mapping[str, float], given: Mapping, path: Path
+) -> None:
     """Raise `UsageError` for an array in a user's file that is no input, or has another shape or
     type."""
     tensors = {tensor.name: tensor for tensor in facts.inputs}
@@ -503,7 +556,9 @@ def _check_inputs(name: str, facts: NetworkFacts, constants: Mapping[str, float]
         if key in constants and (array == constants[key]).all():
             continue
         if key not in tensors:
-            raise UsageError(f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}")
+            raise UsageError(
+                f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}"
+            )
         found = Tensor(key, array.dtype.name, array.shape).form
         if found != tensors[key].form:
             raise UsageError(f"{key} in {path} is {found}, but {name} needs {tensors[key].form}")

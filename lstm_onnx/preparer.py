@@ -62,7 +62,11 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not _reads_onnx(runtime):
-            able = [other for other in registry.table("RUNTIMES") if _reads_onnx(runtimes.load_runtime(other))]
+            able = [
+                other
+                for other in registry.table("RUNTIMES")
+                if _reads_onnx(runtimes.load_runtime(other))
+            ]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -75,7 +79,9 @@ class OwnPreparer(Preparer):
             model = static_model(network.path, network)
             onnx_checks.checked(model, runtime.ONNX_RULES, configuration.options.precision)
 
-    def reference(self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send) -> dict:
+    def reference(
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
+    ) -> dict:
         network = configuration.workload
         options = configuration.options
         bound = announced_bound(configuration, send)
@@ -94,7 +100,11 @@ class OwnPreparer(Preparer):
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
-        itself = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
+        itself = (configuration.runtime, options.device, options.precision) == (
+            "onnxruntime",
+            "cpu",
+            "fp32",
+        )
         named = {"reference": name, "checked_by": checked_by, "least_bound": limit}
         if not every:
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
@@ -130,7 +140,9 @@ class OwnPreparer(Preparer):
         repeated = 0
         for tensor in onnx_checks.tensors(onnx.load(str(workload.path)).graph):
             if tensor.data_type in FLOATS.values() and len(tensor.dims) > 1:
-                _, times = np.unique(onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True)
+                _, times = np.unique(
+                    onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True
+                )
                 size += times.sum()
                 repeated += times.max(initial=0)
         return float(1 - repeated / size) if size else 1.0
@@ -146,7 +158,9 @@ def _reads_onnx(runtime: Any) -> bool:
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of
     a stream need."""
-    calls = gate_calls(mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2)
+    calls = gate_calls(
+        mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2
+    )
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 
@@ -168,7 +182,10 @@ def _rounded(model: bytes, precision: str) -> bytes:
 
 
 def reference_outputs(
-    network: OnnxNetwork, model: bytes, sets: Sequence[Mapping[str, np.ndarray]], states: Sequence[State] = ()
+    network: OnnxNetwork,
+    model: bytes,
+    sets: Sequence[Mapping[str, np.ndarray]],
+    states: Sequence[State] = (),
 ) -> tuple[str | None, list[Outputs], str | None, float]:
     """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its
     largest limit.
@@ -211,7 +228,10 @@ def reference_outputs(
 
 
 def _evaluated(
-    model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State], in_float64: bool = False
+    model: bytes,
+    sets: Iterable[Mapping[str, np.ndarray]],
+    states: Sequence[State],
+    in_float64: bool = False,
 ) -> list[Outputs]:
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
     graph = onnx.load_from_string(model)
@@ -228,7 +248,9 @@ def _wider(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()) -> dict[str, float]:
+def limits_of(
+    network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()
+) -> dict[str, float]:
     """Output -> the largest relative error between implementations that compute the network as it
     is in the file.
 
@@ -246,7 +268,9 @@ def limits_of(network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequen
     return limits
 
 
-def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float) -> None:
+def _check_against_one_run(
+    network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float
+) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 
     Nothing is compared if the file fixes the number of samples, be it inside the graph.
@@ -259,7 +283,9 @@ def _check_against_one_run(network: OnnxNetwork, sets: list[Outputs], every: lis
     whole = {state.input: state.zeros() for state in network.states} | sets[0]
     for name in sets[0]:
         if symbol in shapes[name]:
-            whole[name] = np.concatenate([inputs[name] for inputs in sets], shapes[name].index(symbol))
+            whole[name] = np.concatenate(
+                [inputs[name] for inputs in sets], shapes[name].index(symbol)
+            )
     try:
         (outputs,) = run_onnxruntime(model.SerializeToString(), [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph

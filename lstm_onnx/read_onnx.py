@@ -46,7 +46,9 @@ Arrays = dict[str, np.ndarray]
 #: Beginnings of the operators that round to whole numbers of few bits.
 QUANTIZING = ("DynamicQuantize", "QGemm", "QLinear", "QuantizeLinear")
 
-_MODULE = "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
+_MODULE = (
+    "into its PyTorch module, then use lab.TorchNetwork(module, example), or torch.onnx.export"
+)
 
 _CONVERTED = "it cannot be converted back, give the ONNX file from which it was made"
 
@@ -54,15 +56,39 @@ _CONVERTED = "it cannot be converted back, give the ONNX file from which it was 
 #: and how to get to ONNX.
 FOREIGN = (
     ("a PyTorch file", (".pt", ".pth", ".jit"), b"\x80\x02", 0, f"load it {_MODULE}"),
-    ("a program of torch.export", (".pt2",), b"", 0, 'torch.onnx.export(torch.export.load(FILE), (), "a.onnx")'),
+    (
+        "a program of torch.export",
+        (".pt2",),
+        b"",
+        0,
+        'torch.onnx.export(torch.export.load(FILE), (), "a.onnx")',
+    ),
     ("a file in ONNX Runtime's own format", (".ort",), b"ORTM", 4, _CONVERTED),
     ("a network in OpenVINO's format", (".xml",), b"<net ", 22, _CONVERTED),
     ("a TensorRT engine", (".engine", ".plan", ".trt"), b"ftrt", 0, _CONVERTED),
-    ("a pointer of Git LFS", (), b"version https://git-lfs", 0, "git lfs pull fetches the file that it stands for"),
+    (
+        "a pointer of Git LFS",
+        (),
+        b"version https://git-lfs",
+        0,
+        "git lfs pull fetches the file that it stands for",
+    ),
     ("a web page", (".html",), b"<!DOCTYPE", 0, "download the file itself"),
     ("a file of weights without a network", (".safetensors",), b'{"', 8, f"load them {_MODULE}"),
-    ("a Keras file", (".keras", ".h5"), b"\x89HDF", 0, 'load it, then model.export("model.onnx", format="onnx")'),
-    ("a TensorFlow Lite file", (".tflite",), b"TFL3", 4, "python -m tf2onnx.convert --tflite FILE --output model.onnx"),
+    (
+        "a Keras file",
+        (".keras", ".h5"),
+        b"\x89HDF",
+        0,
+        'load it, then model.export("model.onnx", format="onnx")',
+    ),
+    (
+        "a TensorFlow Lite file",
+        (".tflite",),
+        b"TFL3",
+        4,
+        "python -m tf2onnx.convert --tflite FILE --output model.onnx",
+    ),
 )
 
 #: The largest size that is tried for an example is 2 to the power of one less.
@@ -153,7 +179,8 @@ class OnnxFile:
         sha256 = cache.sha256(content)
         external = list(filter(uses_external_data, onnx_checks.tensors(model.graph)))
         if external:
-            # ValueError for a location with NUL, an offset that is no number, or above protobuf's 2 GiB
+            # ValueError for a location with NUL, an offset that is no number, or above protobuf's 2
+            # GiB
             with any_error(UsageError, f"the external data of {path} cannot be loaded"):
                 files = _load_external(path, external)
                 sha256 = cache.sha256(b"".join((content, *files)))
@@ -196,7 +223,9 @@ def _load_external(path: Path, tensors: Sequence[onnx.TensorProto]) -> list[byte
         begin = place.offset or 0
         end = len(content) if place.length is None else begin + place.length
         if not 0 <= begin <= end <= len(content):  # some versions of onnx allow less than 0
-            raise ValueError(f"{place.location} has no bytes {begin} to {end}, where {tensor.name!r} should be")
+            raise ValueError(
+                f"{place.location} has no bytes {begin} to {end}, where {tensor.name!r} should be"
+            )
         tensor.raw_data = content[begin:end]
         tensor.ClearField("data_location")
         tensor.ClearField("external_data")
@@ -230,9 +259,14 @@ def _check(model: onnx.ModelProto, name: str) -> None:
                 onnx.numpy_helper.to_array(tensor)  # which the checker does not try
     outputs = [value.name for value in model.graph.output]
     if not outputs:
-        raise UsageError(f"{name} is not valid ONNX: it has no outputs, so nothing could be read; export it again")
+        raise UsageError(
+            f"{name} is not valid ONNX: it has no outputs, so nothing could be read; export it"
+            " again"
+        )
     if len(set(outputs)) < len(outputs):
-        raise UsageError(f"{name} is not valid ONNX: two outputs have the same name; export it again")
+        raise UsageError(
+            f"{name} is not valid ONNX: two outputs have the same name; export it again"
+        )
 
 
 def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
@@ -241,7 +275,9 @@ def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
     return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
 
 
-def from_inputs(file: OnnxFile, given: Mapping[str, np.ndarray]) -> tuple[dict[str, int], dict[str, float]]:
+def from_inputs(
+    file: OnnxFile, given: Mapping[str, np.ndarray]
+) -> tuple[dict[str, int], dict[str, float]]:
     """Symbolic sizes, and inputs that are constants of the network, by the inputs that a user
     gives.
 
@@ -285,17 +321,22 @@ def _fixed_text(shapes: Mapping[str, Sequence[int | str]], wanted: str) -> str:
     for name, shape in shapes.items():
         fixed.append(f"{name} is {' x '.join(map(str, shape)) or 'a single number'}")
     return (
-        f"all sizes of its inputs are fixed ({listed(fixed)}); export it with torch.onnx.export(...,"
+        f"all sizes of its inputs are fixed ({listed(fixed)}); export it with"
+        " torch.onnx.export(...,"
         f' dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}}), or with dynamic_shapes'
     )
 
 
-def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: Mapping[str, int]) -> list[str]:
+def _checked_sizes(
+    shapes: Mapping[str, Sequence[int | str]], name: str, sizes: Mapping[str, int]
+) -> list[str]:
     """The symbolic sizes that are missing; raises `UsageError` for other names and values."""
     known = symbols_in(shapes)
     for symbol, size in sizes.items():
         if symbol not in known:
-            has = f"its symbolic sizes are {listed(known)}" if known else _fixed_text(shapes, symbol)
+            has = (
+                f"its symbolic sizes are {listed(known)}" if known else _fixed_text(shapes, symbol)
+            )
             raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
         check_whole(f"the size {symbol}", size, 1, 2**31 - 1)
     return [symbol for symbol in known if symbol not in sizes]
@@ -305,7 +346,12 @@ def _checked_sizes(shapes: Mapping[str, Sequence[int | str]], name: str, sizes: 
 
 
 def network_facts(
-    file: OnnxFile, sizes: Mapping[str, int], constants: Mapping, given: Mapping, *, measured: bool = False
+    file: OnnxFile,
+    sizes: Mapping[str, int],
+    constants: Mapping,
+    given: Mapping,
+    *,
+    measured: bool = False,
 ) -> NetworkFacts:
     """What an ONNX file says at these values of its symbolic sizes; raises `UsageError`.
 
@@ -323,7 +369,9 @@ def network_facts(
         flags = flags_text("--size", dict.fromkeys(missing, "N"))
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
-    with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
+    with any_error(
+        UsageError, f"{name} is not valid at these sizes"
+    ):  # the text names the operator
         derived = with_sizes(model, shapes)
     wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
     if wrong:
@@ -344,7 +392,9 @@ def network_facts(
         batch_symbol=symbol_of.get("batch"),
         half=any(tensor.data_type == FLOATS["float16"] for tensor in stored_numbers(model)),
         least_flops=flops,
-        quantized=any(node.op_type.startswith(QUANTIZING) for node in onnx_checks.nodes(model.graph)),
+        quantized=any(
+            node.op_type.startswith(QUANTIZING) for node in onnx_checks.nodes(model.graph)
+        ),
     )
 
 
@@ -361,7 +411,9 @@ def _check_memory(file: OnnxFile, tensors: Iterable[Tensor]) -> None:
         )
 
 
-def _sized(symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _sized(
+    symbols: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
     """Shapes with these values of their symbols."""
     return {name: tuple(sizes.get(size, size) for size in shape) for name, shape in symbols.items()}
 
@@ -382,7 +434,9 @@ def _inputs(
     bare = []
     for value in model.graph.input:
         if value.name in shapes:
-            bare.append(Tensor(value.name, _numpy_type(value, file.name, "input"), shapes[value.name]))
+            bare.append(
+                Tensor(value.name, _numpy_type(value, file.name, "input"), shapes[value.name])
+            )
     _check_memory(file, bare)
     values = InputValues(derived, bare)
     meanings = values.meanings()
@@ -421,7 +475,9 @@ def _outputs(
     found = []
     for key, kind in types.items():
         declared = stated.get(key, known[key])
-        found.append(Tensor(key, kind, known[key], declared=None if fit(declared, known[key]) else declared))
+        found.append(
+            Tensor(key, kind, known[key], declared=None if fit(declared, known[key]) else declared)
+        )
     return found
 
 
@@ -432,18 +488,24 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
         if kind.kind in "fiub" and kind.isbuiltin == 1:
             return kind.name
     raise UsageError(
-        f"the {what} {value.name} of {name} has the type {onnx_checks.type_name(number)}, which is not supported"
+        f"the {what} {value.name} of {name} has the type {onnx_checks.type_name(number)}, which is"
+        " not supported"
     )
 
 
 def _symbols_of_layers(
-    model: onnx.ModelProto, symbols: Mapping, sizes: Mapping[str, int], layers: Sequence[RecurrentLayer]
+    model: onnx.ModelProto,
+    symbols: Mapping,
+    sizes: Mapping[str, int],
+    layers: Sequence[RecurrentLayer],
 ) -> dict[str, str]:
     """Which symbol is the "sequence", and which the "batch", of the first recurrent operator: those
     that change it."""
     found: dict[str, str] = {}
     for symbol in sizes if layers else ():
-        with suppress(Exception):  # not every size is possible: an addition of two inputs, for example
+        with suppress(
+            Exception
+        ):  # not every size is possible: an addition of two inputs, for example
             larger = with_sizes(model, _sized(symbols, {**sizes, symbol: 2 * sizes[symbol]}))
             other = layers_of(larger.graph, symbols)[0]
             if other.sequence != layers[0].sequence:
@@ -453,7 +515,9 @@ def _symbols_of_layers(
     return found
 
 
-def _example(file: OnnxFile, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping) -> str:
+def _example(
+    file: OnnxFile, sizes: Mapping[str, int], missing: Sequence[str], numbers: Mapping
+) -> str:
     """Flags of the first call that ONNX Runtime computes with random inputs, or nothing.
 
     One of the missing sizes, or all of them, are a power of two, others 1; `numbers` are those of
@@ -465,7 +529,9 @@ def _example(file: OnnxFile, sizes: Mapping[str, int], missing: Sequence[str], n
             trial = {symbol: 2**power if symbol in grown else 1 for symbol in missing}
             with suppress(LabError):
                 network_facts(file, {**sizes, **trial}, numbers, {}, measured=True)
-                return f"; for example {flags_text('--size', trial)}{flags_text(' --value', numbers)}"
+                return (
+                    f"; for example {flags_text('--size', trial)}{flags_text(' --value', numbers)}"
+                )
     return ""
 
 
@@ -474,7 +540,9 @@ def flags_text(flag: str, values: Mapping[str, Any]) -> str:
     return " ".join(f"{flag} {name}={value}" for name, value in values.items())
 
 
-def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping) -> dict[str, tuple]:
+def _measured_shapes(
+    model: onnx.ModelProto, name: str, inputs: Sequence[Tensor], given: Mapping
+) -> dict[str, tuple]:
     """The shapes of the outputs that ONNX Runtime returns, for a graph whose sizes cannot be
     derived."""
     arrays = random_inputs(inputs, given, 0)
@@ -484,22 +552,29 @@ def _measured_shapes(model: onnx.ModelProto, name: str, inputs: Sequence[Tensor]
         raise
     except Exception as error:  # the package's own classes
         if given.keys() >= arrays.keys():
-            raise UsageError(f"{name} gives no outputs for the given inputs: {first_line(error)}") from error
+            raise UsageError(
+                f"{name} gives no outputs for the given inputs: {first_line(error)}"
+            ) from error
         values = flags_text(", or --value", deciding(model))
         raise UsageError(
-            f"{name} gives no outputs for random inputs: give real ones with --inputs FILE.npz{values}"
+            f"{name} gives no outputs for random inputs: give real ones with --inputs"
+            f" FILE.npz{values}"
         ) from error
     return {key: array.shape for key, array in results.items()}
 
 
-def run_onnxruntime(content: bytes, sets: Iterable[Mapping], states: Sequence[State] = ()) -> list[Arrays]:
+def run_onnxruntime(
+    content: bytes, sets: Iterable[Mapping], states: Sequence[State] = ()
+) -> list[Arrays]:
     """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are
     carried by hand.
 
     Raises the package's errors.
     """
     model = onnx.load_from_string(content)
-    del model.graph.value_info[:]  # PyTorch's exporter fixes symbolic sizes there, and ONNX Runtime relies on it
+    del model.graph.value_info[
+        :
+    ]  # PyTorch's exporter fixes symbolic sizes there, and ONNX Runtime relies on it
     session = session_of(model, onnxruntime.SessionOptions())
     names = [value.name for value in session.get_outputs()]
 
@@ -513,10 +588,14 @@ def session_of(model: onnx.ModelProto, settings: Any) -> Any:
     """ONNX Runtime on one core of the CPU; its errors are raised only, not printed as well."""
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
 
 
-def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]) -> list[Arrays]:
+def in_sequence(
+    call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], states: Sequence[State]
+) -> list[Arrays]:
     """The outputs of `call` for sets of inputs, one after another, with `states` carried from call
     to call."""
     carried = {state.input: state.zeros() for state in states}
@@ -528,7 +607,9 @@ def in_sequence(call: Callable[[Arrays], Arrays], sets: Iterable[Mapping], state
     return found
 
 
-def random_inputs(tensors: Iterable[Tensor], given: Mapping[str, np.ndarray], seed: int | Sequence[int]) -> Arrays:
+def random_inputs(
+    tensors: Iterable[Tensor], given: Mapping[str, np.ndarray], seed: int | Sequence[int]
+) -> Arrays:
     """The given inputs, and random numbers for the others, which do not depend on what is given."""
     generator = np.random.default_rng(seed)
     return {each.name: given.get(each.name, _random_array(each, generator)) for each in tensors}

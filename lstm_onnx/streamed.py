@@ -1,11 +1,14 @@
-"""A network for whole windows as a stream: what its operators keep of earlier samples becomes inputs and outputs.
+"""A network for whole windows as a stream: what its operators keep of earlier samples becomes
+inputs and outputs.
 
-LSTM, GRU and RNN operators that read forward along time get their states from the call before, and convolutions (Conv
-with padding, or a Pad before it) the samples that they still need. States are zero before the first call; where a layer
-begins from others, what is carried is the difference from these. A convolution with a stride takes as many samples a
-call. Whether that is all that the network needs of earlier samples is tried: in two calls of half of the samples each,
-every tensor must be that of one run over all of them. So operators that act on each sample alone may be any, as may
-layers over other axes; the first operator that needs later samples, or earlier ones in another way, is refused.
+LSTM, GRU and RNN operators that read forward along time get their states from the call before, and
+convolutions (Conv with padding, or a Pad before it) the samples that they still need. States are
+zero before the first call; where a layer begins from others, what is carried is the difference from
+these. A convolution with a stride takes as many samples a call. Whether that is all that the
+network needs of earlier samples is tried: in two calls of half of the samples each, every tensor
+must be that of one run over all of them. So operators that act on each sample alone may be any, as
+may layers over other axes; the first operator that needs later samples, or earlier ones in another
+way, is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Streamed:
-    """The ONNX file of a stream, with the symbolic sizes of the network; its states, input -> output.
+    """The ONNX file of a stream, with the symbolic sizes of the network; its states, input ->
+    output.
 
     Each call takes a multiple of `stride` samples.
     """
@@ -47,19 +51,24 @@ class Streamed:
 
 
 def streamed(whole: Any, half: Any) -> Streamed:
-    """`whole` and `half`: the network as an `OnnxNetwork` of batch size 1, each for one of `SAMPLES`.
+    """`whole` and `half`: the network as an `OnnxNetwork` of batch size 1, each for one of
+    `SAMPLES`.
 
     Raises `UsageError` with the name of the operator that cannot be in a stream.
     """
     model = onnx_checks.read(whole.path.read_bytes())
     fix_inputs(model, whole.constants)
-    labels = {name: onnx_checks.label(node) for node in model.graph.node for name in node.output if name}
+    labels = {
+        name: onnx_checks.label(node) for node in model.graph.node for name in node.output if name
+    }
     inputs = whole.make_inputs(0)
     first = {}
     second = {}
     for name, array in inputs.items():
         first[name], second[name] = _halves(array, half.input_shapes[name])
-    with any_error(UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"):
+    with any_error(
+        UsageError, f"{whole.name} has no mode stream: it cannot be run with {SAMPLES[0]} samples"
+    ):
         (long,) = _results(model, [inputs])
         (short,) = _results(model, [first])
         carrying = _Carrying(model, inputs | long, first | short, whole.facts.batch_symbol)
@@ -68,10 +77,14 @@ def streamed(whole: Any, half: Any) -> Streamed:
     for name, label in labels.items():
         one, other = (call[name] for call in calls)
         without_time = long[name].shape == other.shape and _same(other, short[name])
-        if not without_time and not _continues(long[name], one, other, name not in half.output_shapes):
+        if not without_time and not _continues(
+            long[name], one, other, name not in half.output_shapes
+        ):
             raise UsageError(
-                f"{whole.name} has no mode stream: {label} needs more than the current sample, and is no LSTM, GRU or"
-                " RNN that reads forward from a constant state, nor a convolution with zeros before the first sample"
+                f"{whole.name} has no mode stream: {label} needs more than the current sample, and"
+                " is no LSTM, GRU or"
+                " RNN that reads forward from a constant state, nor a convolution with zeros before"
+                " the first sample"
             )
     states = {state.input: state.output for state in carrying.states}
     return Streamed(model.SerializeToString(), states, carrying.stride)
@@ -91,7 +104,9 @@ def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: 
     return all(map(_same, (first, second), _halves(long, first.shape)))
 
 
-def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()) -> list[dict]:
+def _results(
+    model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()
+) -> list[dict]:
     """What all operators compute, by name, for sets of inputs one after another."""
     copy = onnx.load_from_string(model.SerializeToString())
     del copy.graph.output[:]
@@ -101,23 +116,30 @@ def _results(model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[S
 
 
 def _halves(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The first and the last part of an array that have these sizes; both are all of it if it has no axis of time."""
+    """The first and the last part of an array that have these sizes; both are all of it if it has
+    no axis of time."""
     return [array[tuple(map(slice, sizes))], array[tuple(slice(-size, None) for size in sizes)]]
 
 
 def _same(array: np.ndarray, other: np.ndarray) -> bool:
     """Whether they differ by rounding errors only."""
     atol = 1e-5 * float(np.abs(other).max(initial=0))
-    return array.shape == other.shape and np.allclose(array, other, rtol=1e-4, atol=atol, equal_nan=True)
+    return array.shape == other.shape and np.allclose(
+        array, other, rtol=1e-4, atol=atol, equal_nan=True
+    )
 
 
 class _Carrying:
-    """Makes what operators need of earlier samples inputs and outputs of the model, for batch size 1.
+    """Makes what operators need of earlier samples inputs and outputs of the model, for batch size
+    1.
 
-    `long` and `short` are the tensors of runs over many and fewer samples, `batch` the symbol of the batch size.
+    `long` and `short` are the tensors of runs over many and fewer samples, `batch` the symbol of
+    the batch size.
     """
 
-    def __init__(self, model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None
+    ) -> None:
         self.graph = model.graph
         self.long = long
         self.short = short
@@ -126,7 +148,9 @@ class _Carrying:
         self.states: list[State] = []
         #: What a call takes is a multiple of as many samples.
         self.stride = 1
-        self.known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer}
+        self.known = {
+            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer
+        }
         self.varying = {value.name for value in self.graph.input} - self.known.keys()
 
     def carry(self) -> None:
@@ -166,7 +190,8 @@ class _Carrying:
         self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **has))
 
     def _state(self, source: str, axis: int, count: int, *width: int) -> State:
-        """A state of the sizes of a tensor, but `count` along time, and another `width` if it is given."""
+        """A state of the sizes of a tensor, but `count` along time, and another `width` if it is
+        given."""
         array = self.long[source]
         names = f"stream_state{len(self.states)}_in", f"stream_state{len(self.states)}_out"
         sizes: list[Any] = [*array.shape[:-1], *(width or array.shape[-1:])]
@@ -199,8 +224,8 @@ class _Carrying:
             self.nodes.append(node)
 
     def _convolution(self, node: onnx.NodeProto, axis: int) -> None:
-        """Its own padding becomes earlier samples, if it gives all samples, or those that its stride
-        leaves."""
+        """Its own padding becomes earlier samples, if it gives all samples, or those that its
+        stride leaves."""
         sizes = self.long[node.input[0]].shape
         samples = self.long[node.output[0]].shape[axis]
         place = axis - 2
@@ -209,7 +234,11 @@ class _Carrying:
         if stride > 1:
             self.stride = math.lcm(self.stride, SAMPLES[0] // samples)
         for attribute in node.attribute:
-            if attribute.name == "pads" and attribute.ints[place] and samples * stride == sizes[axis]:
+            if (
+                attribute.name == "pads"
+                and attribute.ints[place]
+                and samples * stride == sizes[axis]
+            ):
                 node.input[0] = self._join(node.input[0], axis, attribute.ints[place])
                 attribute.ints[place] = 0
                 if stride > 1:  # what it would add behind the last sample is never read then

@@ -65,12 +65,16 @@ def TorchNetwork(
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else (*example_inputs,)
     if not all(isinstance(tensor, torch.Tensor) for tensor in example):
         raise UsageError(
-            "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
+            "example_inputs must be a tensor or a sequence of tensors, in the order of the module's"
+            " parameters"
         )
     name = name or type(module).__name__
     with _evaluating(module, name):
         if any(getattr(part, "proj_size", 0) for part in module.modules()):
-            raise ExportFailed(f"{name} has an LSTM with proj_size, which ONNX does not have: record it with --step")
+            raise ExportFailed(
+                f"{name} has an LSTM with proj_size, which ONNX does not have: record it with"
+                " --step"
+            )
         probe, results = _answered(module, example, name)
         parameters = as_list(input_names or _parameters(module, len(example)))
         numbered = [f"output{index}" for index in range(len(results))]
@@ -78,8 +82,12 @@ def TorchNetwork(
         arguments = _by_name(name, "input", parameters, probe)
         outputs = _by_name(name, "output", answers, results)
         axes, own_sizes = _axes(dynamic_axes or {}, arguments, outputs)
-        content = exported(module, example, name, input_names=parameters, output_names=answers, dynamic_axes=axes)
-    network = OnnxNetwork(content, name=name, sizes={**own_sizes, **(sizes or {})}, states=states, inputs=inputs)
+        content = exported(
+            module, example, name, input_names=parameters, output_names=answers, dynamic_axes=axes
+        )
+    network = OnnxNetwork(
+        content, name=name, sizes={**own_sizes, **(sizes or {})}, states=states, inputs=inputs
+    )
     _keep_answers(network, arguments, outputs)
     return network
 
@@ -109,7 +117,10 @@ def torch_answers(
 @contextmanager
 def _evaluating(module: torch.nn.Module, name: str) -> Iterator[None]:
     """The module in evaluation mode, and then in its own mode again."""
-    with any_error(UsageError, f"{name} has no evaluation mode: give the module itself, not what was exported from it"):
+    with any_error(
+        UsageError,
+        f"{name} has no evaluation mode: give the module itself, not what was exported from it",
+    ):
         training = module.training
         module.train(training)
     module.eval()
@@ -135,7 +146,9 @@ def _answered(module: torch.nn.Module, example: Tensors, name: str) -> tuple[Ten
             runs.append(tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
         for one, other in zip(*runs, strict=True):
             if not one.float().allclose(other.float(), equal_nan=True):
-                raise ExportFailed(f"the outputs of {name} are random, by a dropout with training=True for example")
+                raise ExportFailed(
+                    f"the outputs of {name} are random, by a dropout with training=True for example"
+                )
     return probe, runs[0]
 
 
@@ -175,15 +188,21 @@ def _axes(
         shape = tensors[name].shape
         for axis, symbol in named[name].items():
             if not isinstance(symbol, str):
-                raise UsageError(f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}")
+                raise UsageError(
+                    f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}"
+                )
             if axis not in range(len(shape)):
-                raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {len(shape) - 1}, not {axis!r}")
+                raise UsageError(
+                    f"dynamic_axes: {name!r} has the axes 0 to {len(shape) - 1}, not {axis!r}"
+                )
             if name in inputs:
                 sizes[symbol] = shape[axis]
     return named, sizes
 
 
-def exported(module: torch.nn.Module, example: tuple[torch.Tensor, ...], name: str, **options: Any) -> bytes:
+def exported(
+    module: torch.nn.Module, example: tuple[torch.Tensor, ...], name: str, **options: Any
+) -> bytes:
     """`export_module`; raises `ExportFailed` with the path of a file that has all that the exporter
     said, which can be pages."""
     with tempfile.TemporaryFile() as said:

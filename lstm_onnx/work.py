@@ -28,7 +28,8 @@ def read(content: bytes, name: str) -> onnx.ModelProto:
         functions = {(each.domain, each.name): each for each in model.functions}
         if operators(model.graph, functions, {}) > MOST:
             raise UsageError(
-                f"{name} has functions that call themselves, or more than {MOST} operators with them expanded"
+                f"{name} has functions that call themselves, or more than {MOST} operators with"
+                " them expanded"
             )
         model = onnx_checks.inlined(model)
         if passes(model.graph, {}) > MOST:
@@ -36,7 +37,9 @@ def read(content: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def operators(part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]) -> float:
+def operators(
+    part: Any, functions: Mapping[tuple[str, str], Any], counted: dict[tuple[str, str], float]
+) -> float:
     """Operators of a graph or function with local functions expanded; infinitely many if one of
     these calls itself.
 
@@ -59,7 +62,9 @@ def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> flo
     `outer`: constants around the graph.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if not tensor.external_data}
-    made = {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    made = {
+        node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"
+    }
     constants = {**outer, **stored, **made}
     sizes = known_sizes(graph)
     total = 0.0
@@ -71,14 +76,21 @@ def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> flo
 
 
 def _times(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> float:
-    """Passes of a Loop whose condition stays as it is; 0 for others, and if it does not state them."""
+    """Passes of a Loop whose condition stays as it is; 0 for others, and if it does not state
+    them."""
     body = bodies(node).get("body")
     if node.op_type != "Loop" or body is None:
         return 0
     same = {body.input[1].name}
-    same |= {each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same}
+    same |= {
+        each.output[0] for each in body.node if each.op_type == "Identity" and each.input[0] in same
+    }
     if body.output[0].name not in same:
         return 0
     if not node.input[0]:
         return math.inf
-    return onnx.numpy_helper.to_array(constants[node.input[0]]).item() if node.input[0] in constants else 0
+    return (
+        onnx.numpy_helper.to_array(constants[node.input[0]]).item()
+        if node.input[0] in constants
+        else 0
+    )

@@ -30,28 +30,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--mode",
         choices=LstmShape.modes,
-        help="forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step,"
-        " for --sequence samples",
+        help="forward (default), or stream: the states are inputs and outputs; with --c only the"
+        " function run, or step, for --sequence samples",
     )
     add("--symbolic", action="store_true", help="leave sequence length and batch size symbolic")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
+    add(
+        "--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)"
+    )
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
     group = parser.add_argument_group("C code")
     add = group.add_argument
     add(
         "--c",
         action="store_true",
-        help="write C code: a function run for --sequence samples, and a function step for one, which carries"
-        " the state",
+        help="write C code: a function run for --sequence samples, and a function step for one,"
+        " which carries the state",
     )
-    add("--target", metavar="NAME", help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}")
+    add(
+        "--target",
+        metavar="NAME",
+        help=f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}",
+    )
     add(
         "--precision",
         choices=tuple(PRECISIONS),
-        help="bf16: weights take half the memory; int8: those for a recurrent layer's output a quarter (default fp32)",
+        help="bf16: weights take half the memory; int8: those for a recurrent layer's output a"
+        " quarter (default fp32)",
     )
-    add("--threads", type=int, metavar="N", help="threads of the program that compute a call together (default 1)")
-    add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of the program that compute a call together (default 1)",
+    )
+    add(
+        "--name", metavar="NAME", help="name of the files and functions (default: from the network)"
+    )
     flags.add_arguments(group)
 
 
@@ -78,5 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
         mode = arguments.mode or LstmShape.modes[0]
         if arguments.onnx and mode != "stream":
             raise UsageError("--onnx is for C code: add --c, or --mode stream")
-        written = export_onnx(network, arguments.out, symbolic=arguments.symbolic, mode=mode, seed=arguments.seed)
+        written = export_onnx(
+            network, arguments.out, symbolic=arguments.symbolic, mode=mode, seed=arguments.seed
+        )
     print_answer(written, arguments.format)

@@ -36,7 +36,8 @@ def add_arguments(group: argparse._ActionsContainer, several: bool = False) -> N
         action="extend",
         default=[],
         metavar="INPUT=OUTPUT",
-        help="input and output that a stream carries (default: those that are recognized by their names)",
+        help="input and output that a stream carries (default: those that are recognized by their"
+        " names)",
     )
 
 
@@ -58,13 +59,15 @@ def input_arguments(parser: argparse._ActionsContainer, several: bool = False) -
         action="extend",
         default=[],
         metavar="INPUT=N",
-        help="number of an input that is made a constant of the network, for example --value sr=16000",
+        help="number of an input that is made a constant of the network, for example --value"
+        " sr=16000",
     )
     add(
         "--inputs",
         type=Path,
         metavar="FILE.npz",
-        help="file of inputs by name, as numpy.savez writes it; it also gives their sizes (default: random numbers)",
+        help="file of inputs by name, as numpy.savez writes it; it also gives their sizes (default:"
+        " random numbers)",
     )
 
 
@@ -108,7 +111,9 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
     return networks
 
 
-def _of_file(own: Iterable[str], names: Iterable[Iterable[str]], values: Mapping[str, T]) -> dict[str, T]:
+def _of_file(
+    own: Iterable[str], names: Iterable[Iterable[str]], values: Mapping[str, T]
+) -> dict[str, T]:
     """The values that are for a file with its `own` names, by the `names` of each; what no file has
     goes to all, and the first refuses it."""
     others = set().union(*names).difference(own)

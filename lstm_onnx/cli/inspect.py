@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="also list the operators with the largest shares of the time, by ONNX Runtime's profiler, in extra calls",
+        help="also list the operators with the largest shares of the time, by ONNX Runtime's"
+        " profiler, in extra calls",
     )
 
 
