@@ -401,7 +401,7 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
     shapes = {name: _shape(shape) for name, shape in layer.weight_shapes.items()}
-    bias = shapes["B"] if layer.bias else "-"
+    bias = shapes.get("B") if layer.bias else "-"
     steps = layer.sequence if layer.steps is None else f"{layer.steps:g} of {layer.sequence}"
     sizes = (
         layer.hidden,
