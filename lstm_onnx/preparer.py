@@ -62,11 +62,8 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not _reads_onnx(runtime):
-            able = [
-                other
-                for other in registry.table("RUNTIMES")
-                if _reads_onnx(runtimes.load_runtime(other))
-            ]
+            every = registry.table("RUNTIMES")
+            able = [other for other in every if _reads_onnx(runtimes.load_runtime(other))]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -100,15 +97,11 @@ class OwnPreparer(Preparer):
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
-        itself = (configuration.runtime, options.device, options.precision) == (
-            "onnxruntime",
-            "cpu",
-            "fp32",
-        )
+        asked = (configuration.runtime, options.device, options.precision)
         named = {"reference": name, "checked_by": checked_by, "least_bound": limit}
         if not every:
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
-        elif checked_by is None and itself:
+        elif checked_by is None and asked == ("onnxruntime", "cpu", "fp32"):
             named["not_checked"] = "it is its own reference"
         provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
         return {"onnx_path": str(path), "provenance": provenance, "named": named}

@@ -76,15 +76,14 @@ def streamed(whole: Any, half: Any) -> Streamed:
         calls = _results(model, [first, second], carrying.states)
     for name, label in labels.items():
         one, other = (call[name] for call in calls)
-        without_time = long[name].shape == other.shape and _same(other, short[name])
-        if not without_time and not _continues(
-            long[name], one, other, name not in half.output_shapes
-        ):
+        # Without an axis of time: the final state of a layer, or what follows from sizes.
+        if long[name].shape == other.shape and _same(other, short[name]):
+            continue
+        if not _continues(long[name], one, other, name not in half.output_shapes):
             raise UsageError(
                 f"{whole.name} has no mode stream: {label} needs more than the current sample, and"
-                " is no LSTM, GRU or"
-                " RNN that reads forward from a constant state, nor a convolution with zeros before"
-                " the first sample"
+                " is no LSTM, GRU or RNN that reads forward from a constant state, nor a"
+                " convolution with zeros before the first sample"
             )
     states = {state.input: state.output for state in carrying.states}
     return Streamed(model.SerializeToString(), states, carrying.stride)
