@@ -397,8 +397,7 @@ class OnnxNetwork(Workload):
                 "no states were recognized that could be carried; if it has none, --mode forward"
                 " makes the same calls, else name them with --state INPUT=OUTPUT (inputs:"
                 f" {listed(self.input_shapes)}; outputs: {listed(self.output_shapes)}), or export"
-                " it"
-                " with a symbolic number of samples"
+                " it with a symbolic number of samples"
             )
         if len(self.carried) == len(self.facts.outputs):
             return (

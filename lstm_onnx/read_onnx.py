@@ -322,8 +322,8 @@ def _fixed_text(shapes: Mapping[str, Sequence[int | str]], wanted: str) -> str:
         fixed.append(f"{name} is {' x '.join(map(str, shape)) or 'a single number'}")
     return (
         f"all sizes of its inputs are fixed ({listed(fixed)}); export it with"
-        " torch.onnx.export(...,"
-        f' dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}}), or with dynamic_shapes'
+        f' torch.onnx.export(..., dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}}), or'
+        " with dynamic_shapes"
     )
 
 
