@@ -103,9 +103,8 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     onnx's errors.
     """
     found = resolved(without_weights(model, shapes))
-    return inferred(
-        found, strict=not has_branches(found)
-    )  # a branch that is not taken may be invalid at these sizes
+    # A branch that is not taken may be invalid at these sizes.
+    return inferred(found, strict=not has_branches(found))
 
 
 def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -177,9 +176,8 @@ def _constants(node: onnx.NodeProto, known: _Known) -> dict[str, np.ndarray]:
             values = {node.input[0]: np.broadcast_to(np.float32(0), sizes)}
     if node.op_type in RANDOM or not values.keys() >= {*filter(None, node.input)}:
         return {}
-    with suppress(
-        Exception
-    ):  # any class; an operator that the evaluator does not know is left as it is
+    # Of any class; an operator that the evaluator does not know is left as it is.
+    with suppress(Exception):
         if _is_small(node, known):
             arrays = evaluated(node, values, known.opsets)
             if all(

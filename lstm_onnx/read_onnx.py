@@ -369,9 +369,8 @@ def network_facts(
         flags = flags_text("--size", dict.fromkeys(missing, "N"))
         raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
     shapes = _sized(symbols, sizes)
-    with any_error(
-        UsageError, f"{name} is not valid at these sizes"
-    ):  # the text names the operator
+    # The text names the operator.
+    with any_error(UsageError, f"{name} is not valid at these sizes"):
         derived = with_sizes(model, shapes)
     wrong = onnx_checks.refusal(derived, onnx_checks.DEFINITION)
     if wrong:
@@ -503,9 +502,8 @@ def _symbols_of_layers(
     that change it."""
     found: dict[str, str] = {}
     for symbol in sizes if layers else ():
-        with suppress(
-            Exception
-        ):  # not every size is possible: an addition of two inputs, for example
+        # Not every size is possible: an addition of two inputs, for example.
+        with suppress(Exception):
             larger = with_sizes(model, _sized(symbols, {**sizes, symbol: 2 * sizes[symbol]}))
             other = layers_of(larger.graph, symbols)[0]
             if other.sequence != layers[0].sequence:
