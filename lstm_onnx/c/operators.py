@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,9 @@ REDUCED: dict[str, tuple[str, str, str]] = {
     "ReduceMax": ("", "larger", ""),
     "ReduceMin": ("", "smaller", ""),
 }
+
+#: Why an operator that is not the same in training is refused.
+TRAINING = "it is in training mode: export the network in evaluation mode"
 
 #: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not right in float32
 #: (that of Softplus is infinite from 88 on), or are missing; others are in `functions`.
@@ -189,6 +193,13 @@ def _cast_like(program: Program, node: Node) -> list[Value]:
 
 def _unmoved(program: Program, node: Node) -> list[Value]:
     raise node.refused("what says which numbers it moves must be a constant, not computed from the input")
+
+
+def _dropout(program: Program, node: Node) -> list[Value]:
+    training = node.get(2)
+    if isinstance(training, Data) or np.any(training):
+        raise node.refused(TRAINING)
+    return _same(program, node)
 
 
 def _same(program: Program, node: Node) -> list[Value]:
@@ -391,49 +402,101 @@ def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
 
 
 def _convolution(program: Program, node: Node) -> list[Value]:
-    data = program.data(node.inputs[0]).at
     weights = node.constant(node.inputs[1], "its kernel")
     bias = np.zeros(len(weights), np.float32)
     if len(node.inputs) > 2:
         bias = node.constant(node.inputs[2], "its bias")
     kernel = weights.shape[2:]
-    windows = _windows(program, node, np.moveaxis(data, 1, -1), kernel)
-    windows = np.moveaxis(windows, len(kernel) + 1, -1)  # (batch, places, kernel, channels)
-    shape = windows.shape[: len(kernel) + 1]
+    at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
+    windows = _windows(node, at.shape[1:-1], kernel)
+    padded = np.pad(at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL)
+    padded = program.filled(padded)
+    read = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
+    for axis, window in enumerate(windows):
+        read = read.take(window.reads(), 2 * axis + 1)
+    last = read.ndim - 1
+    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)  # (batch, places, kernel, channels)
     groups = node.has.get("group", 1)
-    parts = (np.split(windows, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
+    parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
     found = []
-    for window, matrix, each in zip(*parts, strict=True):
+    for part, matrix, each in zip(*parts, strict=True):
         flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
-        found.append(program.product(window.reshape(-1, flat.shape[1]), flat.T, each).at)
-    y = np.concatenate(found, axis=1).reshape(*shape, len(weights))
+        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each).at)
+    y = np.concatenate(found, axis=1).reshape(*read.shape[: len(kernel) + 1], len(weights))
     return [Data(np.moveaxis(y, -1, 1))]
 
 
-def _windows(program: Program, node: Node, data: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
-    """The windows of addresses (batch, ..., channels), padded with zeros: (batch, places, channels, kernel)."""
-    strides = node.has.get("strides") or (1,) * len(kernel)
-    dilations = node.has.get("dilations") or (1,) * len(kernel)
-    spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
-    pads = _pads(node, data.shape[1:-1], spans, strides)
-    padded = np.pad(data, [(0, 0), *pads.tolist(), (0, 0)], constant_values=FILL)
-    padded = program.filled(padded)
-    padded = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(1, len(kernel) + 1)))
-    return windows[tuple(slice(None, None, step) for step in (1, *strides, 1, *dilations))]
+@dataclass(frozen=True)
+class Window:
+    """How a window of `kernel` numbers moves along an axis of `size`, with padding before and after it."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    def reads(self, ceil: bool = False) -> np.ndarray:
+        """The places that it reads, (windows, kernel), from the beginning of the padding on.
+
+        `ceil`: the last window may end behind the padding, if it does not begin in it.
+        """
+        span = self.dilation * (self.kernel - 1) + 1
+        left = self.before + self.size + self.after - span
+        number = left // self.stride + 1
+        if ceil and left % self.stride and number * self.stride < self.before + self.size:
+            number += 1
+        return np.arange(number)[:, None] * self.stride + np.arange(self.kernel) * self.dilation
 
 
-def _pads(node: Node, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """Numbers before and after each axis of a window, (axes, 2)."""
+def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Window]:
+    """Those along axes of these sizes."""
+    ones = (1,) * len(kernel)
+    strides = node.has.get("strides") or ones
+    dilations = node.has.get("dilations") or ones
     padding = node.has.get("auto_pad", "NOTSET")
-    if not padding.startswith("SAME"):
-        return np.reshape(node.has.get("pads") or (0,) * 2 * len(sizes), (2, -1)).T
-    lacks = []
-    for size, stride, span in zip(sizes, strides, spans, strict=True):
-        lacks.append(max((-(-size // stride) - 1) * stride + span - size, 0))
-    less = np.array(lacks) // 2
-    both = [less, np.array(lacks) - less]
-    return np.stack(both if padding == "SAME_UPPER" else both[::-1], axis=1)
+    pads = node.has.get("pads") or (0,) * 2 * len(kernel)
+    windows = []
+    for axis, (size, each, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        before = pads[axis]
+        after = pads[len(kernel) + axis]
+        if padding.startswith("SAME"):
+            lack = max((-(-size // stride) - 1) * stride + dilation * (each - 1) + 1 - size, 0)
+            before = lack // 2 if padding == "SAME_UPPER" else lack - lack // 2
+            after = lack - before
+        windows.append(Window(size, each, stride, dilation, before, after))
+    return windows
+
+
+def _pooled(program: Program, node: Node) -> list[Value]:
+    """MaxPool and AveragePool, axis by axis."""
+    if len(node.proto.output) > 1:
+        raise node.refused("the C kernel has no indices of the largest numbers")
+    at = node.inputs[0].at
+    is_mean = node.kind == "AveragePool"
+    counts = np.ones(())
+    for axis, window in enumerate(_windows(node, at.shape[2:], node.has["kernel_shape"]), 2):
+        reads = window.reads(bool(node.has.get("ceil_mode")))
+        beyond = max(reads.max() + 1 - window.before - window.size - window.after, 0)
+        widths = [(0, 0)] * at.ndim
+        widths[axis] = (window.before, window.after + beyond)
+        padded = program.filled(np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf)
+        at = padded.take(reads[:, 0], axis)
+        for places in reads.T[1:]:
+            others = [Data(padded.take(places, axis))]
+            at = program.each(Binary, Data(at), "sum" if is_mean else "larger", others=others).at
+        counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
+    if not is_mean:
+        return [Data(at)]
+    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
+
+
+def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
+    """1 for each place of an axis that counts in a mean, and 0 for others."""
+    padding = node.has.get("count_include_pad", 0)
+    counted = np.pad(np.ones(window.size), (window.before, window.after), constant_values=padding)
+    return np.pad(counted, (0, beyond))
 
 
 def _lookup(program: Program, node: Node) -> list[Value]:
@@ -451,51 +514,6 @@ def _lookup(program: Program, node: Node) -> list[Value]:
     program.stages.append(Call(*places, "lookup", numbers, (program.address(Data(at)),)))
     rank = index.at.ndim
     return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
-
-
-def _pooled(program: Program, node: Node) -> list[Value]:
-    """MaxPool and AveragePool, axis by axis."""
-    if len(node.proto.output) > 1:
-        raise node.refused("the C kernel has no indices of the largest numbers")
-    at = node.inputs[0].at
-    kernel = node.has["kernel_shape"]
-    strides = node.has.get("strides") or (1,) * len(kernel)
-    dilations = node.has.get("dilations") or (1,) * len(kernel)
-    spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
-    pads = _pads(node, at.shape[2:], spans, strides).tolist()
-    is_mean = node.kind == "AveragePool"
-    function = "sum" if is_mean else "larger"
-    counts = np.ones(())
-    for axis, (before, after) in enumerate(pads):
-        inside = at.shape[2 + axis] + before + after
-        number = _places(node, inside, after, spans[axis], strides[axis])
-        beyond = max((number - 1) * strides[axis] + spans[axis] - inside, 0)
-        widths = [(0, 0)] * at.ndim
-        widths[2 + axis] = (before, after + beyond)
-        at = np.pad(at, widths, constant_values=FILL)
-        at = program.filled(at, 0.0 if is_mean else -math.inf)
-        counted = np.full(inside, node.has.get("count_include_pad", 0))
-        counted[before : inside - after] = 1
-        counted = np.pad(counted, (0, beyond))
-        every = np.arange(number) * strides[axis]
-        found = at.take(every, 2 + axis)
-        count = counted[every]
-        for place in range(dilations[axis], spans[axis], dilations[axis]):
-            others = [Data(at.take(every + place, 2 + axis))]
-            found = program.each(Binary, Data(found), function, others=others).at
-            count = count + counted[every + place]
-        counts = np.multiply.outer(counts, count)
-        at = found
-    if not is_mean:
-        return [Data(at)]
-    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
-
-
-def _places(node: Node, inside: int, after: int, span: int, stride: int) -> int:
-    """Windows along an axis, of which one may begin before the padding `after` it and end beyond."""
-    number = (inside - span) // stride + 1
-    beyond = node.has.get("ceil_mode") and (inside - span) % stride
-    return number + bool(beyond and number * stride < inside - after)
 
 
 # Operators that are computed by others
@@ -543,7 +561,7 @@ def _layer_normalization(program: Program, node: Node) -> list[Value]:
 def _batch_normalization(program: Program, node: Node) -> list[Value]:
     data, *given = node.inputs
     if node.has.get("training_mode"):
-        raise node.refused("it is in training mode: export the network in evaluation mode")
+        raise node.refused(TRAINING)
     constants = [node.constant(value, "each input but the first") for value in given]
     scale, bias, mean, variance = (_of_channels(value, data) for value in constants)
     scale = scale / np.sqrt(variance + np.float32(node.has.get("epsilon", 1e-5)))
@@ -597,7 +615,7 @@ HANDLERS: dict[str, Handler] = {
     "Pow": _power,
     "Cast": _cast,
     "CastLike": _cast_like,
-    "Dropout": _same,
+    "Dropout": _dropout,
     **dict.fromkeys((*MOVES, *SIZES), _unmoved),
     "Gather": _lookup,
     **dict.fromkeys(BY_FUNCTION, _by_function),
