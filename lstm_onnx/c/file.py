@@ -47,7 +47,7 @@ COUNTS = {"help": {"number": "int"}, "run_n": {"samples": "size_t"}}
 LICENCE = "Generated code may be used, changed and passed on without any condition."
 
 
-def _text(file: str, /, **values: object) -> str:
+def text_of(file: str, /, **values: object) -> str:
     """A file of this folder; values are put into a template."""
     text = resources.files("lstm_onnx.c").joinpath(file).read_text()
     return Template(text).substitute(values) if values else text
@@ -218,6 +218,11 @@ class CFile:
         return self.target.compile_flags
 
     @property
+    def aligned(self) -> str:
+        """Before the declaration of an array with the alignment of vectors."""
+        return "" if self.target.plain else "LSTM_TRT_ALIGNED "
+
+    @property
     def prepares(self) -> bool:
         """Whether there is a function `prepare_next`."""
         return "step" in self.passes and not self.target.plain
@@ -322,7 +327,7 @@ class CFile:
         """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
         arguments = [f"struct {self.name} *net"]
         rows = self.samples.get(function, 0)
-        for name, size in self._arguments(function).items():
+        for name, size in self.arguments(function).items():
             extent = f"{rows} * {size // rows}" if rows > 1 and size % rows == 0 else size
             extent = "" if function == "run_n" else extent
             const = "const " if name.startswith("x") else ""
@@ -334,23 +339,22 @@ class CFile:
     def header(self) -> str:
         """The content of NAME.h."""
         name = self.name
-        aligned = "" if self.target.plain else "LSTM_TRT_ALIGNED "
-        fields = [f"    {aligned}const float *weights;"]
+        fields = [f"    {self.aligned}const float *weights;"]
         types = ""
         if not self.target.plain:
             fields.append("    int prepared;")
-            types = _text("types.h.in")
+            types = text_of("types.h.in")
         if self.threads > 1:
-            types += _text("team.h.in")
+            types += text_of("team.h.in")
             fields += ["    struct lstm_trt_team team;", f"    struct lstm_trt_helper helpers[{self.threads - 1}];"]
-        fields += [f"    {aligned}float {key}[{size}];" for key, size in self.fields().items()]
+        fields += [f"    {self.aligned}float {key}[{size}];" for key, size in self.fields().items()]
         errors = "2 if these are not the weights of this network"
         if not self.target.plain:
             errors = (
                 f"1 if the address of one of them is not a multiple of 64, {errors}, 3 if the processor lacks\n"
                 "   instructions"
             )
-        return _text(
+        return text_of(
             "network.h.in",
             head=self.head,
             name=name,
@@ -390,7 +394,7 @@ class CFile:
             what = "computes the part of the next step that needs no input, so that it\n   answers sooner."
             declared += f"\n/* Optional, between two steps: {what} */\n{self.prototype('prepare_next')};\n"
         if self.threads > 1:
-            declared += _text("help.h.in", name=self.name, helpers=self.threads - 1)
+            declared += text_of("help.h.in", name=self.name, helpers=self.threads - 1)
         return declared
 
     @property
@@ -417,8 +421,8 @@ class CFile:
         for each in self.passes.values():
             functions |= each.functions
         calls = self._functions()
-        kernel = _called(_text("kernel_generic.c"), "".join(calls)) if self.target.plain else _text("kernel.c")
-        return _text(
+        kernel = _called(text_of("kernel_generic.c"), "".join(calls)) if self.target.plain else text_of("kernel.c")
+        return text_of(
             "network.c.in",
             head=self.head,
             name=self.name,
@@ -481,9 +485,8 @@ class CFile:
             stop = "__atomic_store_n(&net->team.stopped, 1, __ATOMIC_RELEASE)"
             parts.append(f"void {name}_stop(struct {name} *net)\n{{\n    {stop};\n}}\n")
         if self.included:
-            aligned = "" if self.target.plain else "LSTM_TRT_ALIGNED "
             values = ",\n".join(self._rows_of_weights())
-            parts.append(f"{aligned}const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n")
+            parts.append(f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n")
         return parts
 
     def _rows_of_weights(self) -> list[str]:
@@ -524,7 +527,7 @@ class CFile:
 
     def _apart(self, function: str, body: str) -> str:
         """A function that computes what is in `body` with the default control register, see `kernel.c`."""
-        names = ["net", *self._arguments(function), *COUNTS.get(function, ())]
+        names = ["net", *self.arguments(function), *COUNTS.get(function, ())]
         call = f"{OWN}_{function}({', '.join(names)})"
         inner = f"APART {self.prototype(function, OWN)}\n{{\n{body}}}"
         reset = f"    {self.name}_reset(net);\n" if function.startswith("run") else ""
@@ -541,9 +544,10 @@ class CFile:
         lines.append(f"    for (; at < samples; at++) {OWN}_step(net{at});\n")
         return "".join(lines)
 
-    def _arguments(self, function: str) -> Mapping[str, int]:
-        function = "run" if function == "run_n" else function
-        return self.passes[function].arguments if function in self.passes else {}
+    def arguments(self, function: str) -> Mapping[str, int]:
+        """The arrays of a function and their sizes, of `run_n` those of a window."""
+        each = self.passes.get("run" if function == "run_n" else function)
+        return each.arguments if each else {}
 
 
 #: The first statements of `init`, unless the code is plain.
