@@ -30,23 +30,31 @@ MOVES = {
 #: Operators of which the outputs follow from sizes.
 SIZES = {"Shape", "Size"}
 
-#: Pointwise operator -> function of `kernel.c`; attributes or further inputs that are its parameters, with defaults.
-POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
-    "Relu": ("relu", {}),
-    "Sigmoid": ("logistic", {}),
-    "Tanh": ("tangent", {}),
-    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
-    "Elu": ("elu", {"alpha": 1.0}),
-    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
-    "Softsign": ("softsign", {}),
-    "Sqrt": ("square_root", {}),
-    "Exp": ("power_of_e", {}),
-    "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
-    "Neg": ("negated", {}),
-    "Abs": ("absolute", {}),
-    "Reciprocal": ("inverse", {}),
-    "Log": ("natural_log", {}),
-    "Erf": ("error_function", {}),
+#: Pointwise operator -> function of `kernel.c`.
+POINTWISE = {
+    "Relu": "relu",
+    "Sigmoid": "logistic",
+    "Tanh": "tangent",
+    "LeakyRelu": "leaky_relu",
+    "Elu": "elu",
+    "HardSigmoid": "hard_sigmoid",
+    "Softsign": "softsign",
+    "Sqrt": "square_root",
+    "Exp": "power_of_e",
+    "Clip": "clip",
+    "Neg": "negated",
+    "Abs": "absolute",
+    "Reciprocal": "inverse",
+    "Log": "natural_log",
+    "Erf": "error_function",
+}
+
+#: Attributes or further inputs that are parameters of these functions, with their defaults.
+PARAMETERS = {
+    "LeakyRelu": {"alpha": 0.01},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Clip": {"min": -math.inf, "max": math.inf},
 }
 
 #: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is false.
@@ -146,31 +154,31 @@ SCALED = """
 
 
 def _pointwise(program: Program, node: Node) -> list[Value]:
-    function, defaults = POINTWISE[node.kind]
     parameters = []
-    for place, (name, default) in enumerate(defaults.items(), 1):
+    for place, (name, default) in enumerate(PARAMETERS.get(node.kind, {}).items(), 1):
         value = node.get(place)
         if isinstance(value, Data):
             raise node.refused("its bounds must be constants")
         parameters.append(float(node.has.get(name, default) if value is None else value))
-    return [program.each(Pointwise, node.inputs[0], function, tuple(parameters))]
+    return [program.each(Pointwise, node.inputs[0], POINTWISE[node.kind], tuple(parameters))]
 
 
 def _of_each(program: Program, kind: str, data: Data) -> Data:
     """What an operator without parameters computes, or the square."""
     if kind == "square":
         return program.each(Binary, data, "times", others=[data])
-    return program.each(Pointwise, data, POINTWISE[kind][0], ())
+    return program.each(Pointwise, data, POINTWISE[kind], ())
 
 
 def _power(program: Program, node: Node) -> list[Value]:
-    data, exponent = node.inputs
-    if isinstance(exponent, Data) or exponent.size != 1 or exponent.item() not in (0.5, 1, 2, 3):
+    data, constant = node.inputs
+    exponent = None if isinstance(constant, Data) or constant.size != 1 else constant.item()
+    if exponent not in (0.5, 1, 2, 3):
         raise node.refused("the C kernel has powers with the constant exponents 0.5, 1, 2, and 3")
-    if exponent.item() == 0.5:
+    if exponent == 0.5:
         return [_of_each(program, "Sqrt", data)]
     power = data
-    for _ in range(int(exponent.item()) - 1):
+    for _ in range(int(exponent) - 1):
         power = program.each(Binary, power, "times", others=[data])
     return [power]
 
@@ -211,13 +219,12 @@ def _same(program: Program, node: Node) -> list[Value]:
 
 
 def _arithmetic(program: Program, node: Node) -> list[Value]:
-    function = ARITHMETIC[node.kind]
     value = node.inputs[0]
     for place, other in enumerate(node.inputs[1:], 1):
         if not isinstance(value, Data) and not isinstance(other, Data):
             value = program.data(value)
         name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
-        value = _of_two(program, node, function, value, other, used_once=program.uses[name] == 1)
+        value = _of_two(program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1)
     return [value]
 
 
@@ -277,9 +284,9 @@ def _reduced(program: Program, node: Node) -> list[Value]:
         data = _of_each(program, before, data)
     rows, shape = _rows_of(node, data)
     if function in ("sum", "mean"):
-        share = 1 / rows.shape[1] if function == "mean" else 1.0
-        ones = np.full((rows.shape[1], 1), share, np.float32)
-        found = program.product(rows, ones, np.zeros(1, np.float32))
+        k = rows.shape[1]
+        weights = np.full((k, 1), 1 / k if function == "mean" else 1.0, np.float32)
+        found = program.product(rows, weights, np.zeros(1, np.float32))
     else:
         found = Data(_halved(program, rows, function))
     if behind:
@@ -314,9 +321,8 @@ def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
 def _running_sum(program: Program, node: Node) -> list[Value]:
     """CumSum: sums of 1, 2, 4, ... numbers, each of two of those before."""
     axis = int(node.number(node.inputs[1], "its axis").item())
-    at = np.moveaxis(node.inputs[0].at, axis, 0)
-    if node.has.get("reverse"):
-        at = at[::-1]
+    way = -1 if node.has.get("reverse") else 1
+    at = np.moveaxis(node.inputs[0].at, axis, 0)[::way]
     if node.has.get("exclusive"):
         at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
     width = 1
@@ -324,9 +330,7 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
         sums = program.each(Binary, Data(at[width:]), "sum", others=[Data(at[:-width])])
         at = np.concatenate([at[:width], sums.at])
         width *= 2
-    if node.has.get("reverse"):
-        at = at[::-1]
-    return [Data(np.moveaxis(at, 0, axis))]
+    return [Data(np.moveaxis(at[::way], 0, axis))]
 
 
 # Products
@@ -335,13 +339,14 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
 def _product(program: Program, node: Node) -> list[Value]:
     """MatMul, and Gemm with its factors and bias."""
     alpha = node.has.get("alpha", 1.0)
+    beta = node.has.get("beta", 1.0)
     first = _transposed(node.inputs[0], node.has.get("transA"))
     second = _transposed(node.inputs[1], node.has.get("transB"))
     bias = node.get(2)
-    if bias is not None and not isinstance(bias, Data):
-        bias = np.asarray(node.has.get("beta", 1.0) * node.constant(bias, "the bias"))
-    elif bias is not None and node.has.get("beta", 1.0) != 1.0:
-        bias = _of_two(program, node, "times", bias, np.array(node.has["beta"], np.float32))
+    if isinstance(bias, np.ndarray):
+        bias = np.asarray(beta * node.constant(bias, "the bias"))
+    elif bias is not None and beta != 1.0:
+        bias = _of_two(program, node, "times", bias, np.array(beta, np.float32))
     if isinstance(second, np.ndarray) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
         matrix = alpha * node.constant(second, "the second factor")
         row = _same_for_all_rows(bias, matrix.shape[-1])
@@ -403,9 +408,8 @@ def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
 
 def _convolution(program: Program, node: Node) -> list[Value]:
     weights = node.constant(node.inputs[1], "its kernel")
-    bias = np.zeros(len(weights), np.float32)
-    if len(node.inputs) > 2:
-        bias = node.constant(node.inputs[2], "its bias")
+    bias = node.get(2)
+    bias = np.zeros(len(weights), np.float32) if bias is None else node.constant(bias, "its bias")
     kernel = weights.shape[2:]
     at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
     windows = _windows(node, at.shape[1:-1], kernel)
@@ -507,11 +511,10 @@ def _lookup(program: Program, node: Node) -> list[Value]:
     at = np.moveaxis(at, axis, 0)
     program.limit(index, len(at))
     index = program.data(index)
-    width = at[0].size
     y = program.buffer((*index.at.shape, *at.shape[1:])).at
-    numbers = (index.at.size, len(at), width)
-    places = (program.address(index), y.flat[0], y.size)
-    program.stages.append(Call(*places, "lookup", numbers, (program.address(Data(at)),)))
+    numbers = (index.at.size, len(at), at[0].size)
+    x = program.address(index)
+    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),)))
     rank = index.at.ndim
     return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
 
@@ -620,10 +623,3 @@ HANDLERS: dict[str, Handler] = {
     "Gather": _lookup,
     **dict.fromkeys(BY_FUNCTION, _by_function),
 }
-
-
-def known_operators() -> list[str]:
-    """What a message names of the operators that compute."""
-    silent = {*MOVES, *SIZES, "MatMul", "Gemm", "CastLike", "Dropout", "Affine", "ScaledTanh"} - {"Gather"}
-    computing = [name for name in HANDLERS if name not in silent]
-    return [*computing[:4], "dense layers and products", *computing[4:]]

@@ -45,7 +45,7 @@ def recurrent(program: Program, node: Node) -> list[Value]:
 def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> list[Value]:
     """A layer of `kernel.c` for each direction: Y and the states, with time first."""
     w, r, b = arrays.values()
-    units = layer.hidden
+    units = r.shape[-1]
     directions = layer.directions
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
@@ -60,7 +60,7 @@ def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays
     for index in range(directions):
         number = len(program.layers)
         weights = (w[index], r[index], *np.split(b[index], 2))
-        program.layers.append(Layer(kind, units, layer.features, weights, bounded))
+        program.layers.append(Layer(kind, units, w.shape[-1], weights, bounded))
         for state, found in ends.items():
             value = node.named(f"initial_{state}")
             found.append(program.new(f"net->{state}{number}", (1, units)).at)

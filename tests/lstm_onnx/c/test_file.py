@@ -919,7 +919,7 @@ NOT_GENERATED = {
             constants=[numbers("K", 1, 2, 1)],
         ),
         "Sin operator 'my_sin' and 1 more, ReduceLogSumExp operator 'my_reducelogsumexp', ConvTranspose operator"
-        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, dense layers and products, Add, Sub, Mul, Div,",
+        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, MatMul, Gemm, Add, Sub, Mul, Div,",
     ),
     "powers": (graph(("Pow", "x,ROW", "y"), y=(6, 1, 5)), "Pow operator 'my_pow': the C kernel has powers"),
     "indices of the largest": (
