@@ -95,12 +95,12 @@ def is_unusual(node: Node, rows: int, directions: int) -> bool:
     """Whether an operator has something that the layers of `kernel.c` lack."""
     lengths = node.named("sequence_lens")
     peepholes = node.named("P")
-    names = tuple(node.has.get("activations") or ())
     default = RECURRENT[node.kind] * directions
+    names = tuple(node.has.get("activations", default))
     return (
         "clip" in node.has
         or bool(node.has.get("input_forget"))
-        or (names or default)[: len(default)] != default
+        or names[: len(default)] != default
         or not _is_constant(lengths, rows)
         or not _is_constant(peepholes, 0)
     )

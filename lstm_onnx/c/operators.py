@@ -166,7 +166,7 @@ def _pointwise(program: Program, node: Node) -> list[Value]:
 def _of_each(program: Program, kind: str, data: Data) -> Data:
     """What an operator without parameters computes, or the square."""
     if kind == "square":
-        return program.each(Binary, data, "times", others=[data])
+        return program.joined("times", data, data)
     return program.each(Pointwise, data, POINTWISE[kind], ())
 
 
@@ -179,7 +179,7 @@ def _power(program: Program, node: Node) -> list[Value]:
         return [_of_each(program, "Sqrt", data)]
     power = data
     for _ in range(int(exponent) - 1):
-        power = program.each(Binary, power, "times", others=[data])
+        power = program.joined("times", power, data)
     return [power]
 
 
@@ -243,11 +243,11 @@ def _of_two(program: Program, node: Node, function: str, first: Value, second: V
     shape = np.broadcast_shapes(program.shape(first), program.shape(second))
     if isinstance(constant, Data) or shape != data.at.shape:
         one, other = (Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second))
-        return program.each(Binary, one, function, others=[other])
+        return program.joined(function, one, other)
     whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
     if row is None:
-        return program.each(Binary, data, turned, others=[program.data(whole)])
+        return program.joined(turned, data, program.data(whole))
     rows = whole.size // row.size
     for product, stage in program.products:
         if function == "sum" and used_once and product is data and stage.rows == rows:
@@ -314,7 +314,7 @@ def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
     """Rows of addresses reduced to one column by a function of two halves, which share a column if it is odd."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
-        rows = program.each(Binary, Data(rows[:, :half]), function, others=[Data(rows[:, -half:])]).at
+        rows = program.joined(function, Data(rows[:, :half]), Data(rows[:, -half:])).at
     return rows
 
 
@@ -327,7 +327,7 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
         at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
     width = 1
     while width < len(at):
-        sums = program.each(Binary, Data(at[width:]), "sum", others=[Data(at[:-width])])
+        sums = program.joined("sum", Data(at[width:]), Data(at[:-width]))
         at = np.concatenate([at[:width], sums.at])
         width *= 2
     return [Data(np.moveaxis(at[::way], 0, axis))]
@@ -488,8 +488,7 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         padded = program.filled(np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf)
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
-            others = [Data(padded.take(places, axis))]
-            at = program.each(Binary, Data(at), "sum" if is_mean else "larger", others=others).at
+            at = program.joined("sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))).at
         counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
     if not is_mean:
         return [Data(at)]
