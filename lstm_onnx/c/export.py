@@ -41,8 +41,8 @@ MEASURED_SAMPLES = 256
 #: Threads that compute a call together; each exchange waits for all of them.
 MOST_THREADS = 64
 
-#: Operators of which the second input is a matrix that may be packed.
-PRODUCTS = ("MatMul", "Gemm", "Conv")
+#: Operator -> places of inputs that are matrices, which may be packed.
+MATRICES = {"MatMul": (1,), "Gemm": (1,), "Conv": (1,), **dict.fromkeys(RECURRENT, (1, 2))}
 
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
@@ -91,13 +91,19 @@ class WrittenC:
     def __str__(self) -> str:
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
         lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
-        lines += [f"{self.file.name}_run_n: any number of samples per call"] * bool(self.file.strides)
+        if self.file.strides:
+            lines.append(f"{self.file.name}_run_n: any number of samples per call")
         if self.file.no_step:
             lines.append(f"{self.file.name}_step: none, because {self.file.no_step}")
         place = "included" if self.file.included else f"in {self.file.name}.bin"
-        lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
-        lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
-        return "\n".join(lines)
+        return "\n".join(
+            (
+                *lines,
+                f"weights: {bytes_text(len(self.file.weights))}, {place}",
+                f"error: {self.file.error}",
+                f"compile with: {self.command}",
+            )
+        )
 
 
 def export_c(
@@ -213,7 +219,7 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         if network.directions > 1:
             return _Models(window, no_step="it is bidirectional and needs the whole sequence from the start")
         step = static_model(path, replace(network, sequence=1))
-        return _Models(window, step, any_length=_in_order(window, step))  # it carries the states of all its layers
+        return _Models(window, step, any_length=True)  # it carries the states of all its layers
     if mode == "stream" or (network.states and mode != "forward"):
         network.check_mode("stream")
         return _Models(None, static_model(network.path, network), network.states)
@@ -238,13 +244,15 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
 
 def _in_order(window: bytes, step: bytes) -> bool:
     """Whether the samples of all inputs and outputs lie one after another in memory."""
-    graph, (whole, one) = (
-        onnx_checks.read(window).graph,
-        (known_sizes(onnx_checks.read(each).graph) for each in (window, step)),
-    )
-    pairs = [(whole[value.name], one[value.name]) for value in (*graph.input, *graph.output)]
-    places = [next((axis for axis, size in enumerate(many) if size != few[axis]), 0) for many, few in pairs]
-    return all(set(many[:place]) <= {1} for (many, _), place in zip(pairs, places, strict=True))
+    graph = onnx_checks.read(window).graph
+    whole = known_sizes(graph)
+    one = known_sizes(onnx_checks.read(step).graph)
+    for value in (*graph.input, *graph.output):
+        sizes = np.array(whole[value.name])
+        differs = np.flatnonzero(sizes != one[value.name])
+        if differs.size and (sizes[: differs[0]] > 1).any():
+            return False
+    return True
 
 
 def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[State]) -> list[Answers]:
@@ -257,55 +265,62 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     function, model = next(iter(models.items()))
     rows = file.samples[function]
     states = states if function == "step" else ()
-    graph = onnx_checks.read(model)
-    graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
+    graph = with_packed_weights(onnx_checks.read(model), file.precision, file.reader.bounded_inputs)
+    graph = in_float64(graph)
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
-    shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
-    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
-    types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.input}
-    sets = [_drawn(generator, shapes, file.reader.whole_inputs) for _ in range(calls)]
-    numbers = {name: onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in shapes}
-    wide = [{name: array.astype(numbers[name]) for name, array in inputs.items()} for inputs in sets]
+    given = [value for value in graph.graph.input if value.name not in known]
+    generator = np.random.default_rng(0)
+    inputs = []
+    wide = []
+    for _ in range(math.ceil(MEASURED_SAMPLES / rows)):
+        drawn = {value.name: _drawn(generator, value, file.reader.whole_inputs) for value in given}
+        inputs.append({name: array.astype(np.float32) for name, array in drawn.items()})
+        wide.append(drawn)
     try:
-        whole = Answers(function, sets, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
+        whole = Answers(function, inputs, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
     except NotEvaluated:
         return []
     found = [whole]
     if file.strides:
         found.append(replace(whole, function="run_n", count=rows))
-    if function == "run" and "step" in models:
+    if len(models) > 1:
         found.append(_by_steps(whole, known_sizes(onnx_checks.read(models["step"]).graph)))
     return found
 
 
-def _drawn(generator: np.random.Generator, shapes: Mapping[str, Any], whole: Mapping[str, int]) -> dict[str, Any]:
-    """Random inputs in float32; those in `whole` are whole numbers below one."""
-    inputs = {}
-    for key, shape in shapes.items():
-        if key in whole:
-            inputs[key] = generator.integers(0, whole[key], shape).astype(np.float32)
-        else:
-            inputs[key] = generator.standard_normal(shape, np.float32)
-    return inputs
+def _drawn(generator: np.random.Generator, value: onnx.ValueInfoProto, whole: Mapping[str, int]) -> np.ndarray:
+    """Random numbers for an input, exact in float32; whole numbers below that in `whole`, if it is there."""
+    shape: Any = sizes_of(value)
+    if value.name in whole:
+        numbers = generator.integers(0, whole[value.name], shape)
+    else:
+        numbers = generator.standard_normal(shape, np.float32)
+    return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
 def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
     """The answers of windows as those of steps, whose tensors have these `sizes`."""
     tensors = {**whole.inputs[0], **whole.outputs[0]}
     steps = max(array.size // math.prod(sizes[name]) for name, array in tensors.items())
-
-    def part(name: str, array: np.ndarray, step: int) -> np.ndarray | None:
-        """What a step reads or answers; None if it has no axis of time, and so is that of the last sample."""
-        for axis, size in enumerate(sizes[name]):
-            if size != array.shape[axis]:
-                return array.take(range(step * size, (step + 1) * size), axis)
-        return array if name in whole.inputs[0] or step == steps - 1 else None
-
-    inputs, outputs = (
-        [{name: part(name, array, step) for name, array in call.items()} for call in calls for step in range(steps)]
-        for calls in (whole.inputs, whole.outputs)
-    )
+    inputs = []
+    outputs = []
+    for given, answers in zip(whole.inputs, whole.outputs, strict=True):
+        for step in range(steps):
+            inputs.append({name: _of_step(array, sizes[name], step, array) for name, array in given.items()})
+            last = step == steps - 1
+            parts = {}
+            for name, array in answers.items():  # what has no axis of time is that of the last sample
+                parts[name] = _of_step(array, sizes[name], step, array if last else None)
+            outputs.append(parts)
     return Answers("step", inputs, outputs, steps)
+
+
+def _of_step(array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.ndarray | None) -> np.ndarray | None:
+    """The part of a tensor that a step reads or answers, or something else if it has no axis of time."""
+    for axis, size in enumerate(sizes):
+        if size != array.shape[axis]:
+            return array.take(range(step * size, (step + 1) * size), axis)
+    return otherwise
 
 
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
@@ -327,8 +342,9 @@ def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
     for answers in every:
         error = _error_of(file, loaded, answers)
         if not error <= LARGEST_ERROR[file.precision]:
-            wrong = f"the error of {answers.function} is {error:.2g} of the largest output"
-            raise BuildFailed(f"the compiled code is wrong: {wrong}")
+            raise BuildFailed(
+                f"the compiled code is wrong: the error of {answers.function} is {error:.2g} of the largest output"
+            )
         largest = max(largest, error)
     return largest
 
@@ -371,7 +387,7 @@ def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collect
         if node.op_type in RECURRENT and precision == "int8":
             steps = [WHOLE if node.input[0] in bounded else 0, WHOLE]
             node.attribute.append(onnx.helper.make_attribute("steps", steps))
-        for place in (1, 2) if node.op_type in RECURRENT else (1,) if node.op_type in PRODUCTS else ():
+        for place in MATRICES.get(node.op_type, ()):
             if node.input[place] in known:
                 _pack(model.graph, node, place, known[node.input[place]], precision, bounded)
     return model

@@ -6,7 +6,7 @@ computed before the loop, for all time steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from lstm_onnx.c.program import Program, rows_of
 from lstm_onnx.c.stages import Data, End, Repeat, Value
 from lstm_onnx.evaluate import Activation, activations_of
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT
+from lstm_trt.export.onnx_checks import RECURRENT
 
 #: The version of the operators of which a time step consists.
 OPSET = 18
@@ -93,14 +93,14 @@ LENGTH = """
 
 def is_unusual(node: Node, rows: int, directions: int) -> bool:
     """Whether an operator has something that the layers of `kernel.c` lack."""
-    lengths = node.get(INPUT_NAMES.index("sequence_lens"))
-    peepholes = node.get(INPUT_NAMES.index("P"))
-    names = tuple(node.has.get("activations") or ())
+    lengths = node.named("sequence_lens")
+    peepholes = node.named("P")
     default = RECURRENT[node.kind] * directions
+    names = tuple(node.has.get("activations", default))
     return (
         "clip" in node.has
         or bool(node.has.get("input_forget"))
-        or (names or default)[: len(default)] != default
+        or names[: len(default)] != default
         or not _is_constant(lengths, rows)
         or not _is_constant(peepholes, 0)
     )
@@ -116,59 +116,65 @@ def looped(
 ) -> list[Value]:
     """Y, Y_h and, of an LSTM, Y_c, with time first; `arrays`: W, R and B, `reverse`: of each direction."""
     directions = activations_of(node.kind, node.has, len(reverse))
-    lengths = node.get(INPUT_NAMES.index("sequence_lens"))
+    lengths = node.named("sequence_lens")
     if lengths is not None and (any(reverse) or program.carries):
         raise node.refused("a sequence of a length that varies is read forward only, and in a whole window")
     if any(reverse) and program.carries:
         raise node.refused("a layer that reads the sequence backwards has no state that could be carried")
     program.limit(lengths, len(x.at) + 1)
-    found = [
-        _direction(program, node, x, {key: array[index] for key, array in arrays.items()}, index, backwards, functions)
-        for index, (backwards, functions) in enumerate(zip(reverse, directions, strict=True))
-    ]
-    y = Data(np.stack([rows.at for rows, _ in found], axis=1))
-    states = [Data(np.stack([ends[key].at for _, ends in found])) for key in found[0][1]]
-    return [y, *states]
+    rows = []
+    ends = []
+    for index, (backwards, functions) in enumerate(zip(reverse, directions, strict=True)):
+        w, r, b = (array[index] for array in arrays.values())
+        products, own = _products(program, node, x, w, b)
+        states = _states(program, node, index, r.shape[-1])
+        values = {**_constants(node, index, r.shape[-1]), **states, "R": r.T, "RB": own, "length": lengths}
+        rows.append(_time_steps(program, node, products, states, values, backwards, functions).at)
+        ends.append(states)
+    y = Data(np.stack(rows, axis=1))
+    return [y, *(Data(np.stack([states[key].at for states in ends])) for key in states if key != "n")]
 
 
-def _direction(
-    program: Program,
-    node: Node,
-    x: Data,
-    arrays: dict[str, np.ndarray],
-    index: int,
-    reverse: bool,
-    functions: Sequence[Activation],
-) -> tuple[Data, dict[str, Data]]:
-    """The outputs, (time, 1, units), and the last states, (1, units)."""
-    rows = len(x.at)
-    w, r = arrays["W"], arrays["R"]
-    units = r.shape[-1]
-    of_input, of_state = np.split(arrays["B"], 2)
+def _products(program: Program, node: Node, x: Data, w: np.ndarray, b: np.ndarray) -> tuple[Data, Value]:
+    """The input's products with biases, (time, gates x units), and the biases that are not in them, or None."""
+    of_input, of_state = np.split(b, 2)
     own = None
     if node.has.get("linear_before_reset"):  # the reset gate multiplies the last part of these biases
-        own = of_state[2 * units :]
-        of_state = np.concatenate([of_state[: 2 * units], np.zeros_like(own)])
-    products = program.product(x.at.reshape(rows, -1), w.T, of_input + of_state)
-    states: dict[str, Data] = {}
-    for place, key in enumerate("hc"[: 2 if node.kind == "LSTM" else 1]):
-        states[key] = _begun(program, node.get(INPUT_NAMES.index("initial_h") + place), index, units)
-    lengths = node.get(INPUT_NAMES.index("sequence_lens"))
-    if lengths is not None:
+        *others, own = np.split(of_state, 3)
+        of_state = np.concatenate([*others, np.zeros_like(own)])
+    return program.product(x.at.reshape(len(x.at), -1), w.T, of_input + of_state), own
+
+
+def _states(program: Program, node: Node, index: int, units: int) -> dict[str, Data]:
+    """Buffers with the states before the first time step, (1, units), and with its number where that is needed."""
+    states = {"h": _begun(program, node.named("initial_h"), index, units)}
+    if node.kind == "LSTM":
+        states["c"] = _begun(program, node.named("initial_c"), index, units)
+    if node.named("sequence_lens") is not None:
         states["n"] = _begun(program, None, 0, 1)
-    y = program.buffer((rows, 1, units))
+    return states
+
+
+def _time_steps(
+    program: Program,
+    node: Node,
+    products: Data,
+    states: Mapping[str, Data],
+    values: Mapping[str, Value],
+    backwards: bool,
+    functions: Sequence[Activation],
+) -> Data:
+    """Append the loop, which leaves the last states in `states`; returns the outputs, (time, 1, units)."""
+    rows = len(products.at)
+    y = program.buffer((rows, *states["h"].at.shape))
     begin = len(program.stages)
-    head = f"{node.kind} {w.shape[-1]} -> {units}"
+    head = f"{node.kind} {node.inputs[0].at.shape[-1]} -> {y.at.shape[-1]}"
     program.stages.append(Repeat(products.at.flat[0], y.at.flat[0], y.at.size, rows, head))
-    time = f"({rows - 1} - t)" if reverse else "t"
-    given, written = (
-        program.new(f"({program.place(data.at.flat[0])} + {time} * {data.at[0].size})", (1, data.at[0].size))
-        for data in (products, y)
-    )
-    values = {**_constants(node, index, units), **states, "xw": given, "R": r.T, "RB": own, "length": lengths}
-    text = _time_step(node)
-    names = ["h_" if lengths is None else "y", *(f"{key}_" for key in states)]
-    steps = _activated(rows_of(text, values), functions, node.has.get("clip"))
+    time = f"({rows - 1} - t)" if backwards else "t"
+    values = {**values, "xw": _row(program, products, time)}
+    written = _row(program, y, time)
+    names = ["h_" if values["length"] is None else "y", *(f"{key}_" for key in states)]
+    steps = _activated(rows_of(_time_step(node), values), functions, node.has.get("clip"))
     after = program.expanded(node, steps, values, names, OPSET)
     for value, place in zip(after, (written, *states.values()), strict=True):
         program.copy_row(program.address(value), place.at.flat[0], place.at.size)
@@ -177,7 +183,13 @@ def _direction(
     read = [address for stage in inside for address in stage.reads if address // BASE not in made]
     kept = [data.at.flat[0] for data in (products, y, *states.values())]
     program.stages.append(End(kept[1], kept[1], 0, (*read, *kept)))
-    return y, {key: data for key, data in states.items() if key != "n"}
+    return y
+
+
+def _row(program: Program, data: Data, time: str) -> Data:
+    """The row of a time step, (1, ...)."""
+    size = data.at[0].size
+    return program.new(f"({program.place(data.at.flat[0])} + {time} * {size})", (1, size))
 
 
 def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
@@ -186,7 +198,7 @@ def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
     values.update({"axis": np.array([1]), "zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)})
     for gate in range(5):
         values[str(gate)] = np.array([gate * units])
-    peepholes = node.get(INPUT_NAMES.index("P"))
+    peepholes = node.named("P")
     if peepholes is not None:
         parts = np.split(node.constant(peepholes, "P")[index], 3)
         values.update(zip(("P0", "P1", "P2"), parts, strict=True))
@@ -200,7 +212,7 @@ def _time_step(node: Node) -> str:
         if node.has.get(flag):
             for row, other in others.items():
                 text = text.replace(row, other)
-    return text if node.get(INPUT_NAMES.index("sequence_lens")) is None else text + LENGTH
+    return text if node.named("sequence_lens") is None else text + LENGTH
 
 
 def _begun(program: Program, state: Value, index: int, units: int) -> Data:

@@ -11,7 +11,7 @@ import numpy as np
 from lstm_onnx.c.stages import Value
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import onnx
-from lstm_trt.export.onnx_checks import label
+from lstm_trt.export.onnx_checks import INPUT_NAMES, label
 from lstm_trt.export.sizes import attributes
 
 
@@ -34,6 +34,10 @@ class Node:
     def get(self, place: int) -> Value:
         """An input, None if it is left out."""
         return self.inputs[place] if place < len(self.inputs) else None
+
+    def named(self, name: str) -> Value:
+        """An input of a recurrent layer."""
+        return self.get(INPUT_NAMES.index(name))
 
     def refused(self, reason: str) -> BuildFailed:
         """The error for an operator that cannot be generated."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,31 @@ MOVES = {
 #: Operators of which the outputs follow from sizes.
 SIZES = {"Shape", "Size"}
 
-#: Pointwise operator -> function of `kernel.c`; attributes or further inputs that are its parameters, with defaults.
-POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
-    "Relu": ("relu", {}),
-    "Sigmoid": ("logistic", {}),
-    "Tanh": ("tangent", {}),
-    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
-    "Elu": ("elu", {"alpha": 1.0}),
-    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
-    "Softsign": ("softsign", {}),
-    "Sqrt": ("square_root", {}),
-    "Exp": ("power_of_e", {}),
-    "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
-    "Neg": ("negated", {}),
-    "Abs": ("absolute", {}),
-    "Reciprocal": ("inverse", {}),
-    "Log": ("natural_log", {}),
-    "Erf": ("error_function", {}),
+#: Pointwise operator -> function of `kernel.c`.
+POINTWISE = {
+    "Relu": "relu",
+    "Sigmoid": "logistic",
+    "Tanh": "tangent",
+    "LeakyRelu": "leaky_relu",
+    "Elu": "elu",
+    "HardSigmoid": "hard_sigmoid",
+    "Softsign": "softsign",
+    "Sqrt": "square_root",
+    "Exp": "power_of_e",
+    "Clip": "clip",
+    "Neg": "negated",
+    "Abs": "absolute",
+    "Reciprocal": "inverse",
+    "Log": "natural_log",
+    "Erf": "error_function",
+}
+
+#: Attributes or further inputs that are parameters of these functions, with their defaults.
+PARAMETERS = {
+    "LeakyRelu": {"alpha": 0.01},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Clip": {"min": -math.inf, "max": math.inf},
 }
 
 #: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is false.
@@ -88,6 +97,9 @@ REDUCED: dict[str, tuple[str, str, str]] = {
     "ReduceMax": ("", "larger", ""),
     "ReduceMin": ("", "smaller", ""),
 }
+
+#: Why an operator that is not the same in training is refused.
+TRAINING = "it is in training mode: export the network in evaluation mode"
 
 #: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not right in float32
 #: (that of Softplus is infinite from 88 on), or are missing; others are in `functions`.
@@ -142,32 +154,32 @@ SCALED = """
 
 
 def _pointwise(program: Program, node: Node) -> list[Value]:
-    function, defaults = POINTWISE[node.kind]
     parameters = []
-    for place, (name, default) in enumerate(defaults.items(), 1):
+    for place, (name, default) in enumerate(PARAMETERS.get(node.kind, {}).items(), 1):
         value = node.get(place)
         if isinstance(value, Data):
             raise node.refused("its bounds must be constants")
         parameters.append(float(node.has.get(name, default) if value is None else value))
-    return [program.each(Pointwise, node.inputs[0], function, tuple(parameters))]
+    return [program.each(Pointwise, node.inputs[0], POINTWISE[node.kind], tuple(parameters))]
 
 
 def _of_each(program: Program, kind: str, data: Data) -> Data:
     """What an operator without parameters computes, or the square."""
     if kind == "square":
-        return program.each(Binary, data, "times", others=[data])
-    return program.each(Pointwise, data, POINTWISE[kind][0], ())
+        return program.joined("times", data, data)
+    return program.each(Pointwise, data, POINTWISE[kind], ())
 
 
 def _power(program: Program, node: Node) -> list[Value]:
-    data, exponent = node.inputs
-    if isinstance(exponent, Data) or exponent.size != 1 or exponent.item() not in (0.5, 1, 2, 3):
+    data, constant = node.inputs
+    exponent = None if isinstance(constant, Data) or constant.size != 1 else constant.item()
+    if exponent not in (0.5, 1, 2, 3):
         raise node.refused("the C kernel has powers with the constant exponents 0.5, 1, 2, and 3")
-    if exponent.item() == 0.5:
+    if exponent == 0.5:
         return [_of_each(program, "Sqrt", data)]
     power = data
-    for _ in range(int(exponent.item()) - 1):
-        power = program.each(Binary, power, "times", others=[data])
+    for _ in range(int(exponent) - 1):
+        power = program.joined("times", power, data)
     return [power]
 
 
@@ -191,6 +203,13 @@ def _unmoved(program: Program, node: Node) -> list[Value]:
     raise node.refused("what says which numbers it moves must be a constant, not computed from the input")
 
 
+def _dropout(program: Program, node: Node) -> list[Value]:
+    training = node.get(2)
+    if isinstance(training, Data) or np.any(training):
+        raise node.refused(TRAINING)
+    return _same(program, node)
+
+
 def _same(program: Program, node: Node) -> list[Value]:
     """The same numbers, as another tensor: a bias that is added to it must not change the first."""
     return [Data(program.data(node.inputs[0]).at)]
@@ -200,13 +219,12 @@ def _same(program: Program, node: Node) -> list[Value]:
 
 
 def _arithmetic(program: Program, node: Node) -> list[Value]:
-    function = ARITHMETIC[node.kind]
     value = node.inputs[0]
     for place, other in enumerate(node.inputs[1:], 1):
         if not isinstance(value, Data) and not isinstance(other, Data):
             value = program.data(value)
         name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
-        value = _of_two(program, node, function, value, other, used_once=program.uses[name] == 1)
+        value = _of_two(program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1)
     return [value]
 
 
@@ -225,11 +243,11 @@ def _of_two(program: Program, node: Node, function: str, first: Value, second: V
     shape = np.broadcast_shapes(program.shape(first), program.shape(second))
     if isinstance(constant, Data) or shape != data.at.shape:
         one, other = (Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second))
-        return program.each(Binary, one, function, others=[other])
+        return program.joined(function, one, other)
     whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
     if row is None:
-        return program.each(Binary, data, turned, others=[program.data(whole)])
+        return program.joined(turned, data, program.data(whole))
     rows = whole.size // row.size
     for product, stage in program.products:
         if function == "sum" and used_once and product is data and stage.rows == rows:
@@ -266,9 +284,9 @@ def _reduced(program: Program, node: Node) -> list[Value]:
         data = _of_each(program, before, data)
     rows, shape = _rows_of(node, data)
     if function in ("sum", "mean"):
-        share = 1 / rows.shape[1] if function == "mean" else 1.0
-        ones = np.full((rows.shape[1], 1), share, np.float32)
-        found = program.product(rows, ones, np.zeros(1, np.float32))
+        k = rows.shape[1]
+        weights = np.full((k, 1), 1 / k if function == "mean" else 1.0, np.float32)
+        found = program.product(rows, weights, np.zeros(1, np.float32))
     else:
         found = Data(_halved(program, rows, function))
     if behind:
@@ -296,26 +314,23 @@ def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
     """Rows of addresses reduced to one column by a function of two halves, which share a column if it is odd."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
-        rows = program.each(Binary, Data(rows[:, :half]), function, others=[Data(rows[:, -half:])]).at
+        rows = program.joined(function, Data(rows[:, :half]), Data(rows[:, -half:])).at
     return rows
 
 
 def _running_sum(program: Program, node: Node) -> list[Value]:
     """CumSum: sums of 1, 2, 4, ... numbers, each of two of those before."""
     axis = int(node.number(node.inputs[1], "its axis").item())
-    at = np.moveaxis(node.inputs[0].at, axis, 0)
-    if node.has.get("reverse"):
-        at = at[::-1]
+    way = -1 if node.has.get("reverse") else 1
+    at = np.moveaxis(node.inputs[0].at, axis, 0)[::way]
     if node.has.get("exclusive"):
         at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
     width = 1
     while width < len(at):
-        sums = program.each(Binary, Data(at[width:]), "sum", others=[Data(at[:-width])])
+        sums = program.joined("sum", Data(at[width:]), Data(at[:-width]))
         at = np.concatenate([at[:width], sums.at])
         width *= 2
-    if node.has.get("reverse"):
-        at = at[::-1]
-    return [Data(np.moveaxis(at, 0, axis))]
+    return [Data(np.moveaxis(at[::way], 0, axis))]
 
 
 # Products
@@ -324,13 +339,14 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
 def _product(program: Program, node: Node) -> list[Value]:
     """MatMul, and Gemm with its factors and bias."""
     alpha = node.has.get("alpha", 1.0)
+    beta = node.has.get("beta", 1.0)
     first = _transposed(node.inputs[0], node.has.get("transA"))
     second = _transposed(node.inputs[1], node.has.get("transB"))
     bias = node.get(2)
-    if bias is not None and not isinstance(bias, Data):
-        bias = np.asarray(node.has.get("beta", 1.0) * node.constant(bias, "the bias"))
-    elif bias is not None and node.has.get("beta", 1.0) != 1.0:
-        bias = _of_two(program, node, "times", bias, np.array(node.has["beta"], np.float32))
+    if isinstance(bias, np.ndarray):
+        bias = np.asarray(beta * node.constant(bias, "the bias"))
+    elif bias is not None and beta != 1.0:
+        bias = _of_two(program, node, "times", bias, np.array(beta, np.float32))
     if isinstance(second, np.ndarray) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
         matrix = alpha * node.constant(second, "the second factor")
         row = _same_for_all_rows(bias, matrix.shape[-1])
@@ -391,49 +407,99 @@ def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
 
 
 def _convolution(program: Program, node: Node) -> list[Value]:
-    data = program.data(node.inputs[0]).at
     weights = node.constant(node.inputs[1], "its kernel")
-    bias = np.zeros(len(weights), np.float32)
-    if len(node.inputs) > 2:
-        bias = node.constant(node.inputs[2], "its bias")
+    bias = node.get(2)
+    bias = np.zeros(len(weights), np.float32) if bias is None else node.constant(bias, "its bias")
     kernel = weights.shape[2:]
-    windows = _windows(program, node, np.moveaxis(data, 1, -1), kernel)
-    windows = np.moveaxis(windows, len(kernel) + 1, -1)  # (batch, places, kernel, channels)
-    shape = windows.shape[: len(kernel) + 1]
+    at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
+    windows = _windows(node, at.shape[1:-1], kernel)
+    padded = np.pad(at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL)
+    padded = program.filled(padded)
+    read = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
+    for axis, window in enumerate(windows):
+        read = read.take(window.reads(), 2 * axis + 1)
+    last = read.ndim - 1
+    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)  # (batch, places, kernel, channels)
     groups = node.has.get("group", 1)
-    parts = (np.split(windows, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
+    parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
     found = []
-    for window, matrix, each in zip(*parts, strict=True):
+    for part, matrix, each in zip(*parts, strict=True):
         flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
-        found.append(program.product(window.reshape(-1, flat.shape[1]), flat.T, each).at)
-    y = np.concatenate(found, axis=1).reshape(*shape, len(weights))
+        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each).at)
+    y = np.concatenate(found, axis=1).reshape(*read.shape[: len(kernel) + 1], len(weights))
     return [Data(np.moveaxis(y, -1, 1))]
 
 
-def _windows(program: Program, node: Node, data: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
-    """The windows of addresses (batch, ..., channels), padded with zeros: (batch, places, channels, kernel)."""
-    strides = node.has.get("strides") or (1,) * len(kernel)
-    dilations = node.has.get("dilations") or (1,) * len(kernel)
-    spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
-    pads = _pads(node, data.shape[1:-1], spans, strides)
-    padded = np.pad(data, [(0, 0), *pads.tolist(), (0, 0)], constant_values=FILL)
-    padded = program.filled(padded)
-    padded = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(1, len(kernel) + 1)))
-    return windows[tuple(slice(None, None, step) for step in (1, *strides, 1, *dilations))]
+@dataclass(frozen=True)
+class Window:
+    """How a window of `kernel` numbers moves along an axis of `size`, with padding before and after it."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    def reads(self, ceil: bool = False) -> np.ndarray:
+        """The places that it reads, (windows, kernel), from the beginning of the padding on.
+
+        `ceil`: the last window may end behind the padding, if it does not begin in it.
+        """
+        span = self.dilation * (self.kernel - 1) + 1
+        left = self.before + self.size + self.after - span
+        number = left // self.stride + 1
+        if ceil and left % self.stride and number * self.stride < self.before + self.size:
+            number += 1
+        return np.arange(number)[:, None] * self.stride + np.arange(self.kernel) * self.dilation
 
 
-def _pads(node: Node, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """Numbers before and after each axis of a window, (axes, 2)."""
+def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Window]:
+    """Those along axes of these sizes."""
+    ones = (1,) * len(kernel)
+    strides = node.has.get("strides") or ones
+    dilations = node.has.get("dilations") or ones
     padding = node.has.get("auto_pad", "NOTSET")
-    if not padding.startswith("SAME"):
-        return np.reshape(node.has.get("pads") or (0,) * 2 * len(sizes), (2, -1)).T
-    lacks = []
-    for size, stride, span in zip(sizes, strides, spans, strict=True):
-        lacks.append(max((-(-size // stride) - 1) * stride + span - size, 0))
-    less = np.array(lacks) // 2
-    both = [less, np.array(lacks) - less]
-    return np.stack(both if padding == "SAME_UPPER" else both[::-1], axis=1)
+    pads = node.has.get("pads") or (0,) * 2 * len(kernel)
+    windows = []
+    for axis, (size, each, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        before = pads[axis]
+        after = pads[len(kernel) + axis]
+        if padding.startswith("SAME"):
+            lack = max((-(-size // stride) - 1) * stride + dilation * (each - 1) + 1 - size, 0)
+            before = lack // 2 if padding == "SAME_UPPER" else lack - lack // 2
+            after = lack - before
+        windows.append(Window(size, each, stride, dilation, before, after))
+    return windows
+
+
+def _pooled(program: Program, node: Node) -> list[Value]:
+    """MaxPool and AveragePool, axis by axis."""
+    if len(node.proto.output) > 1:
+        raise node.refused("the C kernel has no indices of the largest numbers")
+    at = node.inputs[0].at
+    is_mean = node.kind == "AveragePool"
+    counts = np.ones(())
+    for axis, window in enumerate(_windows(node, at.shape[2:], node.has["kernel_shape"]), 2):
+        reads = window.reads(bool(node.has.get("ceil_mode")))
+        beyond = max(reads.max() + 1 - window.before - window.size - window.after, 0)
+        widths = [(0, 0)] * at.ndim
+        widths[axis] = (window.before, window.after + beyond)
+        padded = program.filled(np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf)
+        at = padded.take(reads[:, 0], axis)
+        for places in reads.T[1:]:
+            at = program.joined("sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))).at
+        counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
+    if not is_mean:
+        return [Data(at)]
+    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
+
+
+def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
+    """1 for each place of an axis that counts in a mean, and 0 for others."""
+    padding = node.has.get("count_include_pad", 0)
+    counted = np.pad(np.ones(window.size), (window.before, window.after), constant_values=padding)
+    return np.pad(counted, (0, beyond))
 
 
 def _lookup(program: Program, node: Node) -> list[Value]:
@@ -444,58 +510,12 @@ def _lookup(program: Program, node: Node) -> list[Value]:
     at = np.moveaxis(at, axis, 0)
     program.limit(index, len(at))
     index = program.data(index)
-    width = at[0].size
     y = program.buffer((*index.at.shape, *at.shape[1:])).at
-    numbers = (index.at.size, len(at), width)
-    places = (program.address(index), y.flat[0], y.size)
-    program.stages.append(Call(*places, "lookup", numbers, (program.address(Data(at)),)))
+    numbers = (index.at.size, len(at), at[0].size)
+    x = program.address(index)
+    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),)))
     rank = index.at.ndim
     return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
-
-
-def _pooled(program: Program, node: Node) -> list[Value]:
-    """MaxPool and AveragePool, axis by axis."""
-    if len(node.proto.output) > 1:
-        raise node.refused("the C kernel has no indices of the largest numbers")
-    at = node.inputs[0].at
-    kernel = node.has["kernel_shape"]
-    strides = node.has.get("strides") or (1,) * len(kernel)
-    dilations = node.has.get("dilations") or (1,) * len(kernel)
-    spans = [each * (size - 1) + 1 for each, size in zip(dilations, kernel, strict=True)]
-    pads = _pads(node, at.shape[2:], spans, strides).tolist()
-    is_mean = node.kind == "AveragePool"
-    function = "sum" if is_mean else "larger"
-    counts = np.ones(())
-    for axis, (before, after) in enumerate(pads):
-        inside = at.shape[2 + axis] + before + after
-        number = _places(node, inside, after, spans[axis], strides[axis])
-        beyond = max((number - 1) * strides[axis] + spans[axis] - inside, 0)
-        widths = [(0, 0)] * at.ndim
-        widths[2 + axis] = (before, after + beyond)
-        at = np.pad(at, widths, constant_values=FILL)
-        at = program.filled(at, 0.0 if is_mean else -math.inf)
-        counted = np.full(inside, node.has.get("count_include_pad", 0))
-        counted[before : inside - after] = 1
-        counted = np.pad(counted, (0, beyond))
-        every = np.arange(number) * strides[axis]
-        found = at.take(every, 2 + axis)
-        count = counted[every]
-        for place in range(dilations[axis], spans[axis], dilations[axis]):
-            others = [Data(at.take(every + place, 2 + axis))]
-            found = program.each(Binary, Data(found), function, others=others).at
-            count = count + counted[every + place]
-        counts = np.multiply.outer(counts, count)
-        at = found
-    if not is_mean:
-        return [Data(at)]
-    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
-
-
-def _places(node: Node, inside: int, after: int, span: int, stride: int) -> int:
-    """Windows along an axis, of which one may begin before the padding `after` it and end beyond."""
-    number = (inside - span) // stride + 1
-    beyond = node.has.get("ceil_mode") and (inside - span) % stride
-    return number + bool(beyond and number * stride < inside - after)
 
 
 # Operators that are computed by others
@@ -543,7 +563,7 @@ def _layer_normalization(program: Program, node: Node) -> list[Value]:
 def _batch_normalization(program: Program, node: Node) -> list[Value]:
     data, *given = node.inputs
     if node.has.get("training_mode"):
-        raise node.refused("it is in training mode: export the network in evaluation mode")
+        raise node.refused(TRAINING)
     constants = [node.constant(value, "each input but the first") for value in given]
     scale, bias, mean, variance = (_of_channels(value, data) for value in constants)
     scale = scale / np.sqrt(variance + np.float32(node.has.get("epsilon", 1e-5)))
@@ -597,15 +617,8 @@ HANDLERS: dict[str, Handler] = {
     "Pow": _power,
     "Cast": _cast,
     "CastLike": _cast_like,
-    "Dropout": _same,
+    "Dropout": _dropout,
     **dict.fromkeys((*MOVES, *SIZES), _unmoved),
     "Gather": _lookup,
     **dict.fromkeys(BY_FUNCTION, _by_function),
 }
-
-
-def known_operators() -> list[str]:
-    """What a message names of the operators that compute."""
-    silent = {*MOVES, *SIZES, "MatMul", "Gemm", "CastLike", "Dropout", "Affine", "ScaledTanh"} - {"Gather"}
-    computing = [name for name in HANDLERS if name not in silent]
-    return [*computing[:4], "dense layers and products", *computing[4:]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop, moves
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.stages import Copy, Data, Dense, Layer, Stage, Value
+from lstm_onnx.c.stages import Binary, Copy, Data, Dense, Layer, Stage, Value
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import onnx
 
@@ -170,6 +170,10 @@ class Program:
         at = np.empty(data.at.size, np.int64)
         at[order] = y
         return Data(at.reshape(data.at.shape))
+
+    def joined(self, function: str, first: Data, second: Data) -> Data:
+        """Append a function of two numbers, for each of two tensors of one shape."""
+        return self.each(Binary, first, function, others=[second])
 
     def product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
         """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, WHOLE, known_operators
+from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, WHOLE
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
 from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
@@ -151,8 +151,9 @@ class Reader(Program):
             first = []
             for labels in unknown.values():
                 first.append(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more")
-            has = f"the C kernel has {', '.join(known_operators())}"
-            faults.insert(0, f"{listed(first)}: {has}; compute the rest outside the network")
+            faults.insert(
+                0, f"{listed(first)}: the C kernel has {', '.join(HANDLERS)}; compute the rest outside the network"
+            )
             faults += [
                 f"if the input {name} is a setting, give its value with --value {name}=N"
                 for name in self.whole_inputs
@@ -169,10 +170,10 @@ class Reader(Program):
         inputs = tuple(self.values[name] if name else None for name in proto.input)
         node = Node(proto, inputs)
         kind = _kind(proto)
-        if kind in SIZES or not any(isinstance(value, Data) for value in inputs):
-            arrays = [value.at if isinstance(value, Data) else value for value in inputs]
-            outputs = self.evaluated(node, arrays)
-        elif kind in MOVES and (kind == "Concat" or not any(isinstance(value, Data) for value in inputs[1:])):
+        varying = {place for place, value in enumerate(inputs) if isinstance(value, Data)}
+        if kind in SIZES or not varying:
+            outputs = self.evaluated(proto, inputs)
+        elif kind in MOVES and (kind == "Concat" or varying == {0}):
             outputs = self._moved(node)
         else:
             outputs = HANDLERS[kind](self, node)
@@ -199,31 +200,30 @@ class Reader(Program):
             raise node.refused("the C kernel does not divide whole numbers: cast them to float32 before")
         return True
 
-    def evaluated(self, node: Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        """The outputs of an operator for arrays in place of its inputs."""
-        with any_error(BuildFailed, f"{label(node.proto)} cannot be evaluated"):
-            return evaluated(node.proto, dict(zip(node.proto.input, arrays, strict=True)), self.opsets)
+    def evaluated(self, proto: onnx.NodeProto, values: Sequence[Value]) -> list[np.ndarray]:
+        """The outputs of an operator for these inputs, of which addresses are moved as numbers are."""
+        arrays = [value.at if isinstance(value, Data) else value for value in values]
+        with any_error(BuildFailed, f"{label(proto)} cannot be evaluated"):
+            return evaluated(proto, dict(zip(proto.input, arrays, strict=True)), self.opsets)
 
     def _moved(self, node: Node) -> list[Data]:
         """The outputs of an operator that moves numbers, by their addresses."""
         fill = 0.0
-        arrays = [value.at if isinstance(value, Data) else value for value in node.inputs]
+        proto = node.proto
+        values = node.inputs
         if node.kind == "Concat":
-            arrays = [self.data(value).at for value in node.inputs if value is not None]
+            values = [self.data(value) for value in values if value is not None]
         if node.kind == "Pad" and node.has.get("mode", "constant") == "constant":
-            fill = float(node.has.get("value", 0.0))
-            if len(arrays) > 2 and arrays[2] is not None:
-                fill = float(arrays[2].item())
-            names = [*node.proto.input[:2], "fill", *node.proto.input[3:]]
-            arrays = [*arrays[:2], np.int64(FILL), *arrays[3:]]
-            proto = onnx.helper.make_node("Pad", names, node.proto.output, name=node.proto.name)
-            node = Node(proto, node.inputs)
-        return [Data(self.filled(at, fill)) for at in self.evaluated(node, arrays)]
+            given = node.get(2)
+            fill = float(node.has.get("value", 0.0) if given is None else given.item())
+            values = [*values[:2], np.int64(FILL), *values[3:]]
+            names = [*proto.input[:2], "fill", *proto.input[3:]]
+            proto = onnx.helper.make_node("Pad", names, proto.output, name=proto.name)
+        return [Data(self.filled(at, fill)) for at in self.evaluated(proto, values)]
 
     def _carry(self, before: str, after: str, first: Value) -> None:
         """A state that a recurrent layer carries itself, and the constant from which it begins."""
-        begins = self.values[before].at.ravel().tolist()
-        ends = [self.after.get(address) for address in begins]
+        ends = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
         value = self.values[after]
         same = isinstance(value, Data) and ends == value.at.ravel().tolist()
         if not same or isinstance(first, Data):
@@ -242,12 +242,12 @@ class Reader(Program):
             raise BuildFailed(f"the output {name} is not float32, which is all that C code answers: cast it")
         address = self.address(data)
         size = data.at.size
-        taken = {base for base, _ in self.outputs.values()}
-        if address // BASE in taken or self.buffers.get(address // BASE) != size:
+        base = address // BASE
+        if (base, size) in self.outputs.values() or self.buffers.get(base) != size:
             whole = self.buffer(data.at.shape).at.flat[0]
             self.copy_row(address, whole, size)
-            address = whole
-        return address // BASE, size
+            base = whole // BASE
+        return base, size
 
     def _keep(self, kept: Mapping[str, str]) -> None:
         """Copy states, input -> output, into the struct, after all of them have been computed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,32 +13,33 @@ from lstm_onnx.c.program import Program
 from lstm_onnx.c.stages import Data, Layer, Recurrent, Value
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.onnx_checks import INPUT_NAMES
 
 
 def recurrent(program: Program, node: Node) -> list[Value]:
     """Y, Y_h and, of an LSTM, Y_c."""
-    x, w, r, b = (node.get(place) for place in range(4))
+    x = node.inputs[0]
     if not isinstance(x, Data):
         raise node.refused("its input is a constant")
-    w = node.constant(w, INPUT_NAMES[1])
-    r = node.constant(r, INPUT_NAMES[2])
-    layout = bool(node.has.get("layout"))
-    rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
+    w = node.constant(node.inputs[1], "W")
+    r = node.constant(node.inputs[2], "R")
+    if node.has.get("layout"):
+        x = Data(x.at.swapaxes(0, 1))
+    rows, batch, features = x.at.shape
     direction = node.has.get("direction", "forward")
-    layer = RecurrentLayer(node.kind, r.shape[-1], x.at.shape[-1], rows, batch, direction)
-    if b is None:
-        b = np.zeros(layer.weight_shapes["B"], np.float32)
-    b = node.constant(b, INPUT_NAMES[3])
+    layer = RecurrentLayer(node.kind, r.shape[-1], features, rows, batch, direction)
+    b = node.named("B")
+    b = np.zeros(layer.weight_shapes["B"], np.float32) if b is None else node.constant(b, "B")
     arrays = {"W": w, "R": r, "B": b}
     for fault in _faults(node, layer, arrays):
         raise node.refused(fault)
     if is_unusual(node, rows, layer.directions):
         reverse = [direction == "reverse", True][: layer.directions]
-        found = looped(program, node, Data(x.at.swapaxes(0, 1)) if layout else x, arrays, reverse)
-        return _batch_first(found) if layout else found
-    found = _layers(program, node, x, layer, arrays)
-    return _batch_first(found) if layout else found
+        y, *states = looped(program, node, x, arrays, reverse)
+    else:
+        y, *states = _layers(program, node, x, layer, arrays)
+    if node.has.get("layout"):
+        return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.at.swapaxes(0, 1)) for state in states)]
+    return [y, *states]
 
 
 def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> list[Value]:
@@ -46,37 +47,29 @@ def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays
     w, r, b = arrays.values()
     units = r.shape[-1]
     directions = layer.directions
-    rows = layer.sequence or 0
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
-    y = program.buffer((rows, directions, 1, units))
+    y = program.buffer((len(x.at), directions, 1, units))
     program.bounded.add(y.at.flat[0] // BASE)
     if bounded:
         program.bounded_inputs.add(node.proto.input[0])
     kind = node.kind
     if kind == "GRU" and not node.has.get("linear_before_reset"):
         kind = "RESET"
-    initial = {"h": node.get(INPUT_NAMES.index("initial_h")), "c": node.get(INPUT_NAMES.index("initial_c"))}
     ends: dict[str, list[np.ndarray]] = {"h": [], "c": []}
     for index in range(directions):
         number = len(program.layers)
         weights = (w[index], r[index], *np.split(b[index], 2))
-        program.layers.append(Layer(kind, units, w.shape[2], weights, bounded))
-        for state, value in initial.items():
-            after = program.new(f"net->{state}{number}", (1, units)).at
-            ends[state].append(after)
+        program.layers.append(Layer(kind, units, w.shape[-1], weights, bounded))
+        for state, found in ends.items():
+            value = node.named(f"initial_{state}")
+            found.append(program.new(f"net->{state}{number}", (1, units)).at)
             if state == "h" or node.kind == "LSTM" or value is not None:
-                _begin(program, value, index, after)
+                _begin(program, value, index, found[-1])
         place = y.at[0, index, 0, 0]
         reverse = index == 1 or layer.direction == "reverse"
-        program.stages.append(Recurrent(begin, place, y.at.size, rows, number, directions * units, reverse))
+        program.stages.append(Recurrent(begin, place, y.at.size, len(x.at), number, directions * units, reverse))
     return [y, *(Data(np.stack(end)) for end in ends.values())]
-
-
-def _batch_first(outputs: Sequence[Data]) -> list[Value]:
-    """Y and states of an operator with layout 1."""
-    y, *states = outputs
-    return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.at.swapaxes(0, 1)) for state in states)]
 
 
 def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
@@ -119,6 +112,6 @@ def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) ->
             f"batch size {layer.batch}, but the C kernel computes batch size 1: give the file a symbolic batch size,"
             " and call the code once for each sequence"
         )
-    lengths = node.get(INPUT_NAMES.index("sequence_lens"))
+    lengths = node.named("sequence_lens")
     if lengths is not None and Program.shape(lengths) != (1,):
         yield f"sequence_lens has shape {Program.shape(lengths)}, expected (1,)"

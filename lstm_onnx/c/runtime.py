@@ -6,7 +6,6 @@ place. Weights, states and buffers are in memory of the step (`compile.LoadedNet
 
 import os
 import time
-from typing import Any
 
 import numpy as np
 
@@ -56,16 +55,23 @@ def prepare(request: Request) -> PreparedStep:
     """
     compiler = find_compiler()
     with building(NAME, request.label):
-        began, model = time.perf_counter(), request.model()
-        models = (None, model) if request.mode == "stream" else (model, None)
-        how: dict[str, Any] = {"precision": request.options.precision, "threads": request.options.threads}
-        # The same name for all networks: equal code is compiled once.
-        file = c_file(*models, native_target(), "network", states=request.states, include_weights=False, **how)
+        began = time.perf_counter()
+        model = request.model()
+        function = "step" if request.mode == "stream" else "run"
+        file = c_file(
+            model if function == "run" else None,
+            model if function == "step" else None,
+            native_target(),
+            "network",  # the same for all networks: equal code is compiled once
+            states=request.states,
+            include_weights=False,
+            precision=request.options.precision,
+            threads=request.options.threads,
+        )
         network = LoadedNetwork(file, compiler, request.options.cores or sorted(os.sched_getaffinity(0)))
         if file.precision != "fp32":
             from lstm_onnx.c import export as to_c  # with what evaluates, which other recordings do not load
 
-            function = "step" if request.mode == "stream" else "run"
             answers = to_c.known_answers(file, {function: model}, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
                 raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")

@@ -68,16 +68,17 @@ class Pass:
 
     def _recurrent(self, stage: Recurrent, x: str, y: str) -> list[str]:
         layer, offset = self.layers[stage.layer]
-        state = f"net->h{stage.layer}, net->c{stage.layer}"
+        h = f"net->h{stage.layer}"
+        c = f"net->c{stage.layer}"
         to = f"{y} + {stage.y % BASE}"
-        reverse = int(stage.reverse)
+        part = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}"
         if self.weights.row_major:
-            return self._plain_recurrent(stage, x, to)
+            kept = c if layer.kind in KEEP_C else "0"
+            return [f"recurrent({part}, {int(stage.reverse)}, {x}, w + {offset}, {h}, {kept}, {to}, {stage.width});"]
         bits = self.weights.bits[not layer.bounded]
-        part = f"{bits}, {layer.kind}, {layer.features}, {layer.units}, {stage.rows}"
-        sizes = f"{part}, {reverse}"
+        part = f"{bits}, {part}"
+        sizes = f"{part}, {int(stage.reverse)}"
         name = re.sub(r"\W+", "_", f"layer_{sizes.lower()}_{stage.width}")
-        arguments = "x, w, sums, h, c, gates, y"
         parameters = "const float *x, const float *w, const float *sums, float *h, float *c, float *gates, float *y"
         inside = ""
         outside = ""
@@ -86,17 +87,13 @@ class Pass:
             outside = ", &net->team, net->own"
             parameters += ", struct lstm_trt_team *team, float *own"
             self.functions[f"{name}_part"] = _PART.format(name=name, sizes=part)
-        call = f"recurrent({sizes}, {arguments}, {stage.width}{inside})"
-        self.functions[name] = f"static void {name}({parameters})\n{{\n    {call};\n}}\n"
+        self.functions[name] = (
+            f"static void {name}({parameters})\n{{\n"
+            f"    recurrent({sizes}, x, w, sums, h, c, gates, y, {stage.width}{inside});\n}}\n"
+        )
         self._reserve(layer, stage.rows, bits)
         prepared = "0" if stage.layer in self.reader.given else f"PREPARED({stage.layer})"
-        return [f"{name}({x}, w + {offset}, {prepared}, {state}, net->gates, {to}{outside});"]
-
-    def _plain_recurrent(self, stage: Recurrent, x: str, to: str) -> list[str]:
-        layer, offset = self.layers[stage.layer]
-        sizes = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}, {int(stage.reverse)}"
-        kept = f"net->c{stage.layer}" if layer.kind in KEEP_C else "0"
-        return [f"recurrent({sizes}, {x}, w + {offset}, net->h{stage.layer}, {kept}, {to}, {stage.width});"]
+        return [f"{name}({x}, w + {offset}, {prepared}, {h}, {c}, net->gates, {to}{outside});"]
 
     def _reserve(self, layer: Layer, rows: int, bits: int) -> None:
         """Memory for the gates of a layer, and for what its helpers copy."""
@@ -111,14 +108,17 @@ class Pass:
 
     def _dense(self, stage: Dense, x: str, y: str) -> list[str]:
         k, columns = stage.matrix.shape
-        if columns <= FEW_COLUMNS or self.weights.row_major:
-            matrix = self.weights.vector(stage.matrix).T
+        weights = self.weights
+        if columns <= FEW_COLUMNS or weights.row_major:
+            matrix = weights.add(weights.vector(stage.matrix).T)
             function = "dots("
         else:
-            matrix = self.weights.matrix(stage.matrix.T, TILE)
-            function = f"dense({self.weights.bits[1]}, "
-        where = f"w + {self.weights.add(matrix)}, w + {self.weights.add(self.weights.vector(stage.bias))}"
-        return [f"{function}{stage.rows}, {k}, {columns}, {x}, {stage.stride}, {where}, {y}, {columns});"]
+            matrix = weights.add(weights.matrix(stage.matrix.T, TILE))
+            function = f"dense({weights.bits[1]}, "
+        bias = weights.add(weights.vector(stage.bias))
+        return [
+            f"{function}{stage.rows}, {k}, {columns}, {x}, {stage.stride}, w + {matrix}, w + {bias}, {y}, {columns});"
+        ]
 
     def _pointwise(self, stage: Pointwise, x: str, y: str) -> list[str]:
         a, b = (*(c_number(each, self.weights.row_major) for each in stage.parameters), "0", "0")[:2]
@@ -126,8 +126,9 @@ class Pass:
 
     def _binary(self, stage: Binary, x: str, y: str) -> list[str]:
         count = stage.size // stage.rows
-        sizes = f"{stage.rows}, {count}, {x}, {self.reader.place(stage.other)}, {0 if stage.repeated else count}"
-        return [f"BINARY({stage.function}, {sizes}, {y});"]
+        stride = 0 if stage.repeated else count
+        other = self.reader.place(stage.other)
+        return [f"BINARY({stage.function}, {stage.rows}, {count}, {x}, {other}, {stride}, {y});"]
 
     def _copy(self, stage: Copy, x: str, y: str) -> list[str]:
         """Loops around adjacent numbers, or around single ones."""

@@ -892,6 +892,11 @@ def test_convolutions(case, precision, rng):
         assert np.abs(array - expected[name]).max() < 2e-6 * max(np.abs(expected[name]).max(), 1), name
 
 
+TRAINING = [
+    numpy_helper.from_array(np.array(0.5, np.float32), "HALF"),
+    numpy_helper.from_array(np.array(True), "TRUE"),
+]
+
 #: Model -> what the message says.
 NOT_GENERATED = {
     "mask": (graph(("Dropout", "x", "d,m"), ("Cast", "m", "y", {"to": 1}), y=(6, 1, 5)), "its input m"),
@@ -914,12 +919,16 @@ NOT_GENERATED = {
             constants=[numbers("K", 1, 2, 1)],
         ),
         "Sin operator 'my_sin' and 1 more, ReduceLogSumExp operator 'my_reducelogsumexp', ConvTranspose operator"
-        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, dense layers and products, Add, Sub, Mul, Div,",
+        " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, MatMul, Gemm, Add, Sub, Mul, Div,",
     ),
     "powers": (graph(("Pow", "x,ROW", "y"), y=(6, 1, 5)), "Pow operator 'my_pow': the C kernel has powers"),
     "indices of the largest": (
         graph(("MaxPool", "x,", "y,i", {"kernel_shape": [2]}), y=(6, 1, 4)),
         "MaxPool operator 'my_maxpool': the C kernel has no indices",
+    ),
+    "a dropout in training": (
+        graph(("Dropout", "x,HALF,TRUE", "y"), y=(6, 1, 5), constants=TRAINING),
+        "Dropout operator 'my_dropout': it is in training mode: export the network in evaluation mode",
     ),
     "a shape that varies": (
         graph(("Cast", "x", "s", {"to": 7}), ("Reshape", "ROW,s", "y"), y=(5,)),

@@ -71,7 +71,7 @@ def test_no_index_reads_outside_the_table(monkeypatch):
 
 def test_both_kernels_have_the_functions_of_all_operators():
     folder = resources.files("lstm_onnx.c")
-    functions = {*(name for name, _ in POINTWISE.values()), *ARITHMETIC.values(), *SWAPPED.values()}
+    functions = {*POINTWISE.values(), *ARITHMETIC.values(), *SWAPPED.values()}
     for kernel in ("kernel.c", "kernel_generic.c"):
         defined = set(re.findall(r"^(?:INLINE|static) \w+ (\w+)\(", folder.joinpath(kernel).read_text(), re.MULTILINE))
         assert functions <= defined, kernel

@@ -144,7 +144,7 @@ def agree(array: np.ndarray, right: np.ndarray) -> bool:
     """Whether they differ by rounding errors of float32 only."""
     right = right.astype(np.float64)
     scale = np.abs(right[np.isfinite(right)]).max(initial=1.0)
-    rounded = right.size < 10 and np.array_equal(right, right.round(4))  # as a case states it
+    rounded = right.size < 10 and np.allclose(right, right.round(4), rtol=1e-7, atol=0)  # as a case states it
     atol = 1e-4 if rounded else 2e-6 * scale
     return np.allclose(array, right, rtol=1e-5, atol=atol, equal_nan=True)
 
@@ -269,12 +269,16 @@ def test_no_index_reads_outside_the_table(flags):
 
 
 def drawn(rng: np.random.Generator, rows: int, width: int) -> onnx.ModelProto:
-    """An embedding, attention over the window, and a chain of random operators behind."""
+    """An embedding, attention over the window, and a chain of random operators behind.
+
+    None of these has a jump, or a slope that makes a large error of a rounding error.
+    """
     nodes: list[onnx.NodeProto] = []
     constants = [numbers("table", 9, width), numbers("K", width, width), numbers("slope", width)]
     constants.append(numpy_helper.from_array(np.array([-1]), "last"))
     constants.append(numpy_helper.from_array(np.array([0]), "first"))
     constants.append(numpy_helper.from_array(np.array(0.5, np.float32), "half"))
+    constants.append(numpy_helper.from_array(np.array(1.0, np.float32), "one"))
 
     def add(kind: str, *inputs: str, **has) -> str:
         nodes.append(helper.make_node(kind, inputs, [f"t{len(nodes)}"], **has))
@@ -286,7 +290,7 @@ def drawn(rng: np.random.Generator, rows: int, width: int) -> onnx.ModelProto:
     chain = {
         "gelu": lambda: add("Gelu", x),
         "log of a softmax": lambda: add("LogSoftmax", x),
-        "one of two": lambda: add("Where", add("Greater", x, "half"), add("Neg", x), add("Tanh", x)),
+        "one of two": lambda: add("Where", add("Greater", x, "half"), add("Neg", x), add("Sub", x, "one")),
         "a slope": lambda: add("PRelu", x, "slope"),
         "a swish": lambda: add("HardSwish", x),
         "smooth": lambda: add("Softplus", x),
@@ -298,8 +302,8 @@ def drawn(rng: np.random.Generator, rows: int, width: int) -> onnx.ModelProto:
         "a mean nearby": lambda: add(
             "Squeeze", add("AveragePool", add("Unsqueeze", x, "first"), kernel_shape=[2], pads=[1, 0]), "first"
         ),
-        "a root": lambda: add("Sqrt", add("Abs", x)),
-        "normal": lambda: add("LayerNormalization", x, "slope"),
+        "a root": lambda: add("Sqrt", add("Add", add("Abs", x), "half")),
+        "normal": lambda: add("LayerNormalization", x, "slope", epsilon=0.1),
     }
     for name in rng.choice(list(chain), 5):
         x = chain[name]()
