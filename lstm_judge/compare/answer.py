@@ -1,6 +1,8 @@
 """What a comparison asks and answers: the change of the median, of the tail, and of the misses of
 a deadline."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

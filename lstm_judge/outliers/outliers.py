@@ -1,5 +1,7 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
 from lstm_judge.answers import Answers, runs_to_judge
@@ -13,7 +15,7 @@ from lstm_judge.statistics.parallel import computed
 from lstm_trt.config.libraries import pd
 
 
-def outliers(runs: RunsSource, causes: bool = True) -> "OutlierAnswers":
+def outliers(runs: RunsSource, causes: bool = True) -> OutlierAnswers:
     """Outliers of each configuration and their clusters; with `causes`, also periods and associated
     events.
 

@@ -432,13 +432,16 @@ def _bound(cell: Cell, verdict: Verdict) -> Cell:
     """A cell with the upper bound that a verdict rests on."""
     proven_us = verdict.bounds.percentile_high_us
     bound_us: Any = verdict.max_us if proven_us is None else proven_us
-    doubtful = verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
     return replace(
         cell,
         value=bound_us,
         text=f"{'>' if proven_us is None else ''}{short(bound_us)}",
         bold=verdict.outcome == Outcome.MISSED,
-        hatch=HATCH_EVIDENCE if doubtful and not cell.hatch else cell.hatch,
+        hatch=(
+            HATCH_EVIDENCE
+            if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not cell.hatch
+            else cell.hatch
+        ),
     )
 
 

@@ -199,8 +199,14 @@ def _band(part, verdict: Any, lines: Sequence[str], height_in: float) -> None:
         weight="bold",
         color="white",
     )
-    place = left + width + 0.15 / style.WIDTH_IN
-    part.text(place, 0.5, "\n".join(lines), size=10, va="center", linespacing=1.25)
+    part.text(
+        left + width + 0.15 / style.WIDTH_IN,
+        0.5,
+        "\n".join(lines),
+        size=10,
+        va="center",
+        linespacing=1.25,
+    )
 
 
 def table_height_in(rows: Rows) -> float:

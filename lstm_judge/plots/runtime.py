@@ -127,5 +127,8 @@ def _lane(
         )
         each_us = point.each_round(kind)
         if len(each_us) > 1:
-            small = {"marker": "|", "linestyle": "none", "zorder": 2.5}
-            ax.plot(each_us, [height] * len(each_us), **look | small)
+            ax.plot(
+                each_us,
+                [height] * len(each_us),
+                **look | {"marker": "|", "linestyle": "none", "zorder": 2.5},
+            )

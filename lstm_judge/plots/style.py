@@ -290,7 +290,7 @@ def size_colors(count: int) -> list:
     return [matplotlib.colormaps["viridis"](place) for place in places]
 
 
-def kind_colors(count: int) -> list[tuple[float, ...]]:
+def kind_colors(count: int) -> list[Any]:
     """Colours for categories, safe for the colour-blind; of more than `COLORS` these follow again,
     darker."""
     turns = (divmod(place, len(COLORS)) for place in range(count))

@@ -232,8 +232,12 @@ def draw_rounds(ax: Axes, rounds: Sequence[Trials], unit_us: float = 1.0) -> Non
         return
     label = f"each of {len(rounds)} rounds, first dark, last light"
     for each, color in zip(rounds, style.size_colors(len(rounds)), strict=True):
-        look = {"color": color, "linewidth": 0.8, "zorder": 1.9}
-        draw_line(ax, each.ordered_us / unit_us, label, look)
+        draw_line(
+            ax,
+            each.ordered_us / unit_us,
+            label,
+            {"color": color, "linewidth": 0.8, "zorder": 1.9},
+        )
         label = "_"
 
 

@@ -1,5 +1,7 @@
 """Frames for people: columns of numbers, and the table that Jupyter shows."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from html import escape
 

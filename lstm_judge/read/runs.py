@@ -550,7 +550,9 @@ def _skipped_lines(skipped: Sequence[LabError]) -> Iterator[str]:
         elif isinstance(error, NotReadable):
             yield Incomplete(f"{error}: skipped, the rest is read")
         else:
-            yield Incomplete(f"{error}: skipped; a sweep with the same --out records it again")
+            yield Incomplete(
+                f"{error}: skipped, the rest is read; a sweep with the same --out records it again"
+            )
     if newer:
         yield f"{count(len(newer), 'recording')} of a newer version skipped; the first: {newer[0]}"
 

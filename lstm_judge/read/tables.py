@@ -36,7 +36,7 @@ from lstm_trt.config.format import bytes_text, count, decimal, listed
 from lstm_trt.config.libraries import pq
 from lstm_trt.store.files import parquet_errors, refuse_named_pipe
 from lstm_trt.store.folders import contents
-from lstm_trt.store.schema import METADATA_KEY
+from lstm_trt.store.schema import METADATA_KEY, numpy_of
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
@@ -225,11 +225,13 @@ class Table:
             array = array.cast(pa.int64())
         elif kind == "bool" or types.is_decimal(array.type):
             array = array.cast(pa.float64())
-        values = array.to_numpy(zero_copy_only=False)
+        # What `numpy_of` does, pyarrow does with pandas.
+        values = array.to_numpy(zero_copy_only=False) if array.null_count else numpy_of(array)
         if values.dtype in (np.float16, np.float32):
             values = values.astype(str)
-        whole = values.dtype.kind in "iu" and values.dtype != np.uint64
-        return values.astype(np.int64 if whole else np.float64)
+        if values.dtype.kind in "iu" and values.dtype != np.uint64:
+            return values.astype(np.int64)
+        return values.astype(np.float64)
 
     def _number_of_text(self, name: str, row: int, cell: str | None) -> float:
         text = "" if cell is None else cell.strip()
@@ -298,7 +300,11 @@ def time_column(
         return name, stated, []
     if stated in (None, unit):
         return name, unit, []
-    return name, unit, [f"{label} states the unit {stated}, but is read in {unit}: see --unit"]
+    return (
+        name,
+        unit,
+        [f"{label} states the unit {stated}, but is read in {unit} because of --unit"],
+    )
 
 
 def _only_times(table: Table, known: Sequence[str]) -> str:

@@ -325,7 +325,7 @@ def test_examples_run_as_printed(monkeypatch):
     assert len(examples) >= 3
     for example in examples:
         values = {name: parse_value(value) for name, value in example.parameter}
-        for path in check_notebooks([ROOT / path for path in example.notebooks], values | dict(example.raw)):
+        for path in check_notebooks([ROOT / path for path in example.notebooks], values):
             cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
             known: dict[str, object] = {}
             exec(cells[0], known)

@@ -266,7 +266,7 @@ SURROUNDINGS = {
             "lstm_trt/cli/test_statuses.py",
             "lstm_trt/config",
             "test_golden.py",
-            "lstm_judge/analysis/test_answers.py",
+            "lstm_judge/test_answers.py",
         ),
         NUMBERS,
     ),

@@ -260,7 +260,8 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
     answer = json.loads(result.stdout)
     timed = files.read(next(tmp_path.glob("*.parquet"))).timed_ns
     assert answer["summary"]["n"] == len(timed) == 100
-    assert answer["summary"]["max_us"] == timed.max() / 1e3 and answer["summary"]["min_us"] == timed.min() / 1e3
+    assert answer["summary"]["statistics"]["max_us"] == timed.max() / 1e3
+    assert answer["summary"]["statistics"]["min_us"] == timed.min() / 1e3
     text = lab(*arguments).stdout
     (path,) = tmp_path.glob("*-r1.parquet")
     timed_us = np.sort(files.read(path).timed_ns) / 1e3
