@@ -171,6 +171,5 @@ def resolved(runs: Runs) -> Runs:
         if why is None:
             groups.append(group)
         else:
-            failure = NoTrials(None, f"not judged: {why}")
-            groups.append(replace(group, rounds=(), failure=failure))
+            groups.append(replace(group, rounds=(), failure=NoTrials(None, f"not judged: {why}")))
     return replace(runs, groups=tuple(groups))
