@@ -106,11 +106,10 @@ class Answers(Sequence[Answer]):
         lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
         if hasattr(self._texts, "legend"):
             lines += self._texts.legend(self)
-        table = self.frame
-        if hasattr(self._texts, "cells"):
-            header, rows = self._texts.cells(self)
-            table = pd.DataFrame(rows, columns=header)
-        return html_table(lines, table)
+        if not hasattr(self._texts, "cells"):
+            return html_table(lines, self.frame)
+        header, rows = self._texts.cells(self)
+        return html_table(lines, pd.DataFrame(rows, columns=header))
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""
@@ -169,6 +168,8 @@ def resolved(runs: Runs) -> Runs:
     groups = []
     for group in runs:
         why = not_judged(group.rounds)
-        failure = NoTrials(None, f"not judged: {why}")
-        groups.append(group if why is None else replace(group, rounds=(), failure=failure))
+        if why is None:
+            groups.append(group)
+        else:
+            groups.append(replace(group, rounds=(), failure=NoTrials(None, f"not judged: {why}")))
     return replace(runs, groups=tuple(groups))

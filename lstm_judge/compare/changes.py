@@ -28,8 +28,8 @@ Sides = Sequence[Sequence[Trials]]
 #: percentile.
 TAIL = 5
 
-#: Miss rates whose ratio is between 1 / 1.25 and 1.25 are the same: a margin of 2 % would need 10
-#: 000 misses a process.
+#: Miss rates whose ratio is between 1 / 1.25 and 1.25 are the same: a margin of 2 % would need
+#: 10 000 misses a process.
 RATE_EFFECT = 0.25
 
 

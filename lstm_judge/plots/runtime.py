@@ -115,14 +115,13 @@ def _lane(
             zorder=4 if kind == "max_us" else 3,
         )
         best_us = min(other.statistic(kind) for other in others if other.ok)
-        weight = "bold" if value_us == best_us else "normal"
         style.beside(
             ax,
             style.multiple(value_us / best_us),
             (1, height),
             (right, 0),
             ha="right",
-            weight=weight,
+            weight="bold" if value_us == best_us else "normal",
             **text,
         )
         each_us = point.each_round(kind)

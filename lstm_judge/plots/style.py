@@ -137,8 +137,10 @@ class Picture(Figure):
     @property
     def alt(self) -> str:
         """Alternative text: what the figure shows, and its main result."""
-        end = "" if self.title.endswith("?") else "."
-        return f"{self.title}{end} {self.summary or ' '.join(self.notes[:1])}".strip()
+        return (
+            f"{self.title}{'' if self.title.endswith('?') else '.'}"
+            f" {self.summary or ' '.join(self.notes[:1])}"
+        ).strip()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # Twice: JupyterLab and nbconvert show no alternative text of a PNG, LaTeX and PDF no HTML.

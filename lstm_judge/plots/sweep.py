@@ -53,8 +53,9 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Draw]:
     plan: dict[str, Draw] = {}
 
     # A long name takes two lines above the panels of its system.
-    long = max(map(len, systems)) > ROW_CHARACTERS // 3
-    rows = MOST_ROWS - 1 if long else MOST_ROWS
+    rows = MOST_ROWS
+    if max(map(len, systems)) > ROW_CHARACTERS // 3:
+        rows -= 1
     for axis in axes:
         by_axis = partial(curves, axis=axis, deadline_us=deadline_us)
         plan |= _pages(f"latency-by-{axis}", runs, rows, by_axis)

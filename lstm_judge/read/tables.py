@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
+from warnings import catch_warnings
 
 import numpy as np
 import pyarrow as pa
@@ -537,7 +538,8 @@ def _of_content(where: str, suffix: str, content: bytes, column: str | None) -> 
 
 
 def _of_npy(where: str, content: bytes) -> Table:
-    with refused(f"{where} is not a valid .npy file", Exception):  # of many classes
+    invalid = refused(f"{where} is not a valid .npy file", Exception)  # of many classes
+    with invalid, catch_warnings(action="ignore"):
         array = np.load(io.BytesIO(content), allow_pickle=False)
     return _of_array(where, array)
 

@@ -110,8 +110,12 @@ def _slider(runs: Runs, question: Question) -> Slider:
     timed = [Trials.of(*runs[place].rounds) for place in measured]
     low = min((trials.min_us / 1.1 for trials in timed), default=question.deadline_us)
     high = max((trials.max_us * 1.1 for trials in timed), default=question.deadline_us)
-    even = np.geomspace(low, high, DEADLINES - 1)
-    deadlines_us = sorted({question.deadline_us, *(float(f"{us:.3g}") for us in even)})
+    deadlines_us = sorted(
+        {
+            question.deadline_us,
+            *(float(f"{us:.3g}") for us in np.geomspace(low, high, DEADLINES - 1)),
+        }
+    )
     found = computed(
         outcomes_at,
         [

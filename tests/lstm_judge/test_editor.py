@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 
 from tests.conftest import ROOT
 
-CHECKER = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("basedpyright")
+CHECKER = find_spec("basedpyright")
 
 #: 25 lines of a user; a comment states the rule that a wrong line breaks.
 FILE = """\
@@ -52,7 +51,16 @@ def test_an_editor_marks_the_wrong_lines_of_a_user_and_no_others(tmp_path):
     path.write_text(FILE)
     settings = {"typeCheckingMode": "basic", "extraPaths": [str(ROOT)], "include": ["user.py"]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [CHECKER, "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "basedpyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     found = json.loads(done.stdout)["generalDiagnostics"]
     errors = {each["range"]["start"]["line"]: each["rule"] for each in found if each["severity"] == "error"}
