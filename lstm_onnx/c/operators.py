@@ -73,12 +73,6 @@ ARITHMETIC = {
     "Or": "larger",
 }
 
-#: Types of whole numbers, which are float32 in C, exact up to 2^24.
-WHOLE = {
-    onnx.TensorProto.DataType.Value(name)
-    for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
-}
-
 #: Operators that answer with conditions.
 CONDITIONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"}
 
@@ -153,6 +147,11 @@ SCALED = """
 # Functions of each number
 
 
+def of_whole_numbers(kind: int) -> bool:
+    """Whether an ONNX type is of whole numbers or conditions: they are float32 in C, exact up to 2^24."""
+    return onnx.helper.tensor_dtype_to_np_dtype(kind).kind in "biu"
+
+
 def _pointwise(program: Program, node: Node) -> list[Value]:
     parameters = []
     for place, (name, default) in enumerate(PARAMETERS.get(node.kind, {}).items(), 1):
@@ -189,7 +188,7 @@ def _cast(program: Program, node: Node) -> list[Value]:
     data = node.inputs[0]
     if to == kinds.BOOL:
         return [_of_two(program, node, "where_true", data, np.ones(1, np.float32))]
-    if to != kinds.FLOAT and not (node.proto.input[0] in program.whole and to in WHOLE):
+    if to != kinds.FLOAT and not (node.proto.input[0] in program.whole and of_whole_numbers(to)):
         raise node.refused("the C kernel has float32 only, and whole numbers that are inputs or follow from these")
     return _same(program, node)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, WHOLE
+from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, of_whole_numbers
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
 from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
@@ -106,7 +106,7 @@ class Reader(Program):
         names = [value.name for value in given if value.name not in carried]
         for value in given:
             kind = value.type.tensor_type.elem_type
-            if kind in WHOLE:
+            if of_whole_numbers(kind):
                 self.whole.add(value.name)
                 self.whole_inputs[value.name] = 2
             elif kind != onnx.TensorProto.FLOAT:
@@ -187,7 +187,7 @@ class Reader(Program):
         if node.kind in CONDITIONS:
             return True
         if node.kind == "Cast":
-            return node.has["to"] in WHOLE
+            return of_whole_numbers(node.has["to"])
         if node.kind == "Where":
             names = names[1:]
         elif node.kind in MOVES and node.kind != "Concat":

@@ -18,7 +18,7 @@ from onnx import compose, helper, numpy_helper
 
 from lstm_onnx.c import runtime as c
 from lstm_onnx.c.file import c_file
-from lstm_onnx.c.operators import HANDLERS, WHOLE
+from lstm_onnx.c.operators import HANDLERS, of_whole_numbers
 from lstm_onnx.c.targets import TARGETS
 from lstm_onnx.evaluate import evaluate
 from lstm_trt.config.errors import BuildFailed
@@ -84,7 +84,7 @@ def varying(case: Case, count: int) -> Case:
     for name, array in list(inputs.items())[count:]:
         graph.initializer.append(numpy_helper.from_array(array, name))
     first = graph.output[0]
-    if first.type.tensor_type.elem_type in WHOLE:
+    if of_whole_numbers(first.type.tensor_type.elem_type):
         graph.node.append(helper.make_node("Cast", [first.name], ["as_float"], to=FLOAT))
         first.name = "as_float"
         first.type.tensor_type.elem_type = FLOAT
