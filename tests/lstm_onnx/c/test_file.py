@@ -940,8 +940,8 @@ NOT_GENERATED = {
     ),
     "lengths and backwards": (
         recurrent("GRU", (5, 1, 6, 4), lengths=[3], direction="reverse"),
-        "GRU operator 'my_gru': a sequence of a length that varies is read forward only, and in a whole window: export it"
-        " without sequence_lens",
+        "GRU operator 'my_gru': a sequence of a length that varies is read forward only, and in a whole window: export"
+        " it without sequence_lens",
     ),
     "lengths of several": (
         recurrent("GRU", (5, 1, 6, 4), lengths=[3, 4]),
