@@ -8,9 +8,8 @@ linear_before_reset. A clip is applied to the input of each activation, that of 
 included. They are computed in the type of their inputs, float16 in float32; so the difference of a
 network from itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is
 computed here too, as runtimes do it: with an error of so much of 1, and not of its result, which
-matters where that is small. BatchNormalization is computed here because ONNX's evaluator takes it
-for one in training before version 14 of the operators. QuantizeLinear and DequantizeLinear are
-computed in all versions by ONNX's newest ones, also those of ONNX Runtime's own domain.
+matters where that is small. BatchNormalization, QuantizeLinear and DequantizeLinear are computed in
+all versions by ONNX's newest ones (`NEWEST`).
 """
 
 from __future__ import annotations
@@ -53,11 +52,17 @@ class Activation(NamedTuple):
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
 
-#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the
-#: second domain, in which ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions
-#: compute all of these.
-LINEAR = ("QuantizeLinear", "DequantizeLinear")
-LINEAR_DOMAINS = ("", "com.microsoft")
+#: Operators whose newest versions compute the older ones. Of these ONNX's evaluator takes
+#: BatchNormalization for one in training before version 14 of the operators, and lacks
+#: DequantizeLinear before version 19, and both of the last in ONNX Runtime's domain, in which its
+#: tools write those of 16 and 4 bits.
+NEWEST = (
+    ("", "BatchNormalization"),
+    ("", "QuantizeLinear"),
+    ("", "DequantizeLinear"),
+    ("com.microsoft", "QuantizeLinear"),
+    ("com.microsoft", "DequantizeLinear"),
+)
 
 
 class NotEvaluated(LabError):
@@ -74,7 +79,7 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
 
     try:
         # Recurrent operators inside of functions would not be replaced.
-        evaluator: Any = ReferenceEvaluator(inlined(model), new_ops=list(_operators()))
+        evaluator: Any = ReferenceEvaluator(inlined(model), new_ops=_operators())
         with np.errstate(over="ignore"):
             outputs = evaluator.run(None, dict(inputs))
     except NotEvaluated:
@@ -96,7 +101,7 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @lru_cache(maxsize=1)
-def _operators() -> tuple[type, ...]:
+def _operators() -> list[type]:
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops import load_op
 
@@ -107,20 +112,11 @@ def _operators() -> tuple[type, ...]:
     def sigmoid(self, x):
         return (ACTIVATIONS["Sigmoid"][0](x).astype(x.dtype),)
 
-    def normalized(
-        self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes
-    ):
-        if training_mode:
-            raise NotEvaluated("BatchNormalization operator in training mode")
-        factor = scale / np.sqrt(variance + x.dtype.type(epsilon))
-        axes = (-1, *[1] * (x.ndim - 2))
-        return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
-
-    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
+    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid}
     found = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
-    for domain in LINEAR_DOMAINS:
-        found += [type(kind, (load_op("", kind),), {"op_domain": domain}) for kind in LINEAR]
-    return tuple(found)
+    for domain, kind in NEWEST:
+        found.append(type(kind, (load_op("", kind),), {"op_domain": domain}))
+    return found
 
 
 def recurrent_outputs(
@@ -144,15 +140,16 @@ def recurrent_outputs(
     if lengths is None:
         lengths = np.full(batch, steps)
     flops = 2 * steps * batch * (operands["W"].size + operands["R"].size)
-    _check(kind, has, flops, len(operands["R"]))
-    functions = _functions(kind, has, len(operands["R"]))
+    directions = len(operands["R"])
+    _check(kind, has, flops, directions)
+    activations = activations_of(kind, has, directions)
     if not lengths.all():
         raise NotEvaluated(
             f"ONNX does not define the final state of a {kind} for a sequence of length 0"
         )
     found = [
         _direction(kind, has, operands, lengths, index, each)
-        for index, each in enumerate(functions)
+        for index, each in enumerate(activations)
     ]
     y, *states = (np.stack(arrays) for arrays in zip(*found, strict=True))
     y = y.swapaxes(0, 1)
@@ -185,12 +182,13 @@ def _direction(
     operands: Mapping,
     lengths: np.ndarray,
     index: int,
-    functions: Sequence[Callable],
+    activations: Sequence[Activation],
 ) -> tuple[np.ndarray, ...]:
     """What `_scan` gives for one direction."""
     w, r, b, p, h, c = (
         operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c")
     )
+    functions = [partial(_activated, each, has.get("clip")) for each in activations]
     wb, rb = np.split(b, 2)
     steps_of_x, steps_of_h = has.get("steps", (0, 0))
     product = partial(_product, np.ascontiguousarray(r.T), steps_of_h)
@@ -240,15 +238,6 @@ def activations_of(
             )
         found.append(Activation(name, parameters))
     return [found[place : place + len(default)] for place in range(0, len(found), len(default))]
-
-
-def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
-    """The activations of each direction as functions of their inputs."""
-    clip = attributes.get("clip")
-    found = []
-    for activations in activations_of(kind, attributes, directions):
-        found.append([partial(_activated, each, clip) for each in activations])
-    return found
 
 
 def _activated(activation: Activation, clip: float | None, x: np.ndarray) -> np.ndarray:
