@@ -135,8 +135,7 @@ def recurrent_outputs(
     lengths = given.pop("sequence_lens", None)
     layout = has.get("layout")
     operands = _operands(given, layout)
-    x = operands["X"]
-    steps, batch, _ = x.shape
+    steps, batch, _ = operands["X"].shape
     if lengths is None:
         lengths = np.full(batch, steps)
     flops = 2 * steps * batch * (operands["W"].size + operands["R"].size)

@@ -237,8 +237,11 @@ class OnnxNetwork(Workload):
 
     @property
     def types(self) -> dict[str, str]:
-        every = (*self.facts.inputs, *self.facts.outputs)
-        return {tensor.name: tensor.type for tensor in every if tensor.type != "float32"}
+        return {
+            tensor.name: tensor.type
+            for tensor in (*self.facts.inputs, *self.facts.outputs)
+            if tensor.type != "float32"
+        }
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -252,10 +255,10 @@ class OnnxNetwork(Workload):
                 )
         likely = self.likely_states
         if likely:
-            flags = flags_text("--state", dict(self.carried) | likely)
             warnings.append(
                 f"{self.name}.onnx may have a state: an output has the shape and type of its input"
-                f" {' and of '.join(likely)}; if so, carry it with {flags}"
+                f" {' and of '.join(likely)}; if so, carry it with"
+                f" {flags_text('--state', dict(self.carried) | likely)}"
             )
         return tuple(warnings)
 
@@ -288,9 +291,8 @@ class OnnxNetwork(Workload):
 
     @property
     def states(self) -> tuple[State, ...]:
-        inputs = {tensor.name: tensor for tensor in self.facts.inputs}
         return tuple(
-            State(name, after, inputs[name].shape, inputs[name].type)
+            State(name, after, self.input_shapes[name], self.types.get(name, "float32"))
             for name, after in self.carried
         )
 
@@ -382,10 +384,9 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
-            candidates = _candidates(self.facts)
             several = [
                 f"{name} ({' or '.join(outputs)})"
-                for name, outputs in candidates.items()
+                for name, outputs in _candidates(self.facts).items()
                 if outputs
             ]
             if several:
@@ -538,9 +539,11 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
 
 def _given(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file of a user; raises `UsageError`."""
-    invalid = f"{path} is not an .npz file of arrays, as numpy.savez writes it"
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-    with any_error(UsageError, invalid), file_errors(f"read {path}"):
+    with (
+        any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"),
+        file_errors(f"read {path}"),
+    ):
         refuse_named_pipe(path)
         return read_arrays(path)
 

@@ -62,8 +62,11 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not _reads_onnx(runtime):
-            every = registry.table("RUNTIMES")
-            able = [other for other in every if _reads_onnx(runtimes.load_runtime(other))]
+            able = [
+                other
+                for other in registry.table("RUNTIMES")
+                if _reads_onnx(runtimes.load_runtime(other))
+            ]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -72,9 +75,11 @@ class OwnPreparer(Preparer):
         super().check(configuration)
         runtime = self.runtime(configuration.runtime)
         if hasattr(runtime, "ONNX_RULES"):
-            network = configuration.workload
-            model = static_model(network.path, network)
-            onnx_checks.checked(model, runtime.ONNX_RULES, configuration.options.precision)
+            onnx_checks.checked(
+                static_model(configuration.workload.path, configuration.workload),
+                runtime.ONNX_RULES,
+                configuration.options.precision,
+            )
 
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
@@ -103,14 +108,26 @@ class OwnPreparer(Preparer):
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
         elif checked_by is None and asked == ("onnxruntime", "cpu", "fp32"):
             named["not_checked"] = "it is its own reference"
-        provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
-        return {"onnx_path": str(path), "provenance": provenance, "named": named}
+        return {
+            "onnx_path": str(path),
+            "provenance": {
+                "network_sha256": network.sha256,
+                "lengths": network.lengths or None,
+                **bound,
+            },
+            "named": named,
+        }
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         network = configuration.workload
-        inputs = network.make_inputs(configuration.protocol.seed, configuration.mode)
-        path = Path(reference["onnx_path"])
-        return Request(network, configuration.options, inputs, {}, path, configuration.mode)
+        return Request(
+            network,
+            configuration.options,
+            network.make_inputs(configuration.protocol.seed, configuration.mode),
+            {},
+            Path(reference["onnx_path"]),
+            configuration.mode,
+        )
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last
@@ -131,7 +148,7 @@ class OwnPreparer(Preparer):
         """The others are 0, or the number that a tensor has most often, whose products are one."""
         size = 0
         repeated = 0
-        for tensor in onnx_checks.tensors(onnx.load(str(workload.path)).graph):
+        for tensor in onnx_checks.tensors(workload.file.model.graph):
             if tensor.data_type in FLOATS.values() and len(tensor.dims) > 1:
                 _, times = np.unique(
                     onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True
@@ -169,8 +186,8 @@ def _rounded(model: bytes, precision: str) -> bytes:
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
         if precision != "tf32" or (tensor.name not in biases and len(tensor.dims) > 1):
-            numbers = _less(onnx.numpy_helper.to_array(tensor))
-            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, tensor.name))
+            rounded = _less(onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(rounded, tensor.name))
     return found.SerializeToString()
 
 

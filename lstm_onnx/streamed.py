@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lstm_onnx.constants import fix_inputs
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.libraries import onnx
@@ -56,8 +55,7 @@ def streamed(whole: Any, half: Any) -> Streamed:
 
     Raises `UsageError` with the name of the operator that cannot be in a stream.
     """
-    model = onnx_checks.read(whole.path.read_bytes())
-    fix_inputs(model, whole.constants)
+    model = whole.file.changeable(whole.constants)
     labels = {
         name: onnx_checks.label(node) for node in model.graph.node for name in node.output if name
     }
@@ -71,7 +69,7 @@ def streamed(whole: Any, half: Any) -> Streamed:
     ):
         (long,) = _results(model, [inputs])
         (short,) = _results(model, [first])
-        carrying = _Carrying(model, inputs | long, first | short, whole.facts.batch_symbol)
+        carrying = _Carrying(model.graph, inputs | long, first | short, whole.facts.batch_symbol)
         carrying.carry()
         calls = _results(model, [first, second], carrying.states)
     for name, label in labels.items():
@@ -85,8 +83,11 @@ def streamed(whole: Any, half: Any) -> Streamed:
                 " is no LSTM, GRU or RNN that reads forward from a constant state, nor a"
                 " convolution with zeros before the first sample"
             )
-    states = {state.input: state.output for state in carrying.states}
-    return Streamed(model.SerializeToString(), states, carrying.stride)
+    return Streamed(
+        model.SerializeToString(),
+        {state.input: state.output for state in carrying.states},
+        carrying.stride,
+    )
 
 
 def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: bool) -> bool:
@@ -128,25 +129,24 @@ def _same(array: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
+@dataclass
 class _Carrying:
-    """Makes what operators need of earlier samples inputs and outputs of the model, for batch size
+    """Makes what operators need of earlier samples inputs and outputs of the graph, for batch size
     1.
 
     `long` and `short` are the tensors of runs over many and fewer samples, `batch` the symbol of
-    the batch size.
+    the batch size. What a call takes is a multiple of `stride` samples.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None
-    ) -> None:
-        self.graph = model.graph
-        self.long = long
-        self.short = short
-        self.batch = batch
-        self.nodes: list[onnx.NodeProto] = []
-        self.states: list[State] = []
-        #: What a call takes is a multiple of as many samples.
-        self.stride = 1
+    graph: onnx.GraphProto
+    long: Tensors
+    short: Tensors
+    batch: str | None
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    stride: int = 1
+
+    def __post_init__(self) -> None:
         self.known = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -125,7 +126,7 @@ def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in texts:
         name, values = pair("--size", "NAME=N", text)
-        if not (values.isascii() and all(value.strip().isdecimal() for value in values.split(","))):
+        if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*", values):
             raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
         found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
     return found
