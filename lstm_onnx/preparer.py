@@ -18,7 +18,7 @@ from lstm_onnx import evaluate
 from lstm_onnx.constants import symbolic_shapes
 from lstm_onnx.operations import FLOATS
 from lstm_onnx.own_network import OnnxNetwork, read_arrays
-from lstm_onnx.read_onnx import in_sequence, run_onnxruntime
+from lstm_onnx.read_onnx import Arrays, in_sequence, run_onnxruntime
 from lstm_onnx.torch_network import torch_answers
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
@@ -49,8 +49,6 @@ ROUNDED = "rounded "
 ONNX_RUNTIME = "ONNX Runtime in float32"
 NUMPY = "an evaluation in numpy"
 PYTORCH = "PyTorch"
-
-Outputs = dict[str, np.ndarray]
 
 
 class OwnPreparer(Preparer):
@@ -165,7 +163,7 @@ def _reads_onnx(runtime: Any) -> bool:
     return getattr(runtime, "NEEDS_ONNX", False)
 
 
-def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
+def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Arrays]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of
     a stream need."""
     calls = gate_calls(
@@ -196,7 +194,7 @@ def reference_outputs(
     model: bytes,
     sets: Sequence[Mapping[str, np.ndarray]],
     states: Sequence[State] = (),
-) -> tuple[str | None, list[Outputs], str | None, float]:
+) -> tuple[str | None, list[Arrays], str | None, float]:
     """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its
     largest limit.
 
@@ -242,7 +240,7 @@ def _evaluated(
     sets: Iterable[Mapping[str, np.ndarray]],
     states: Sequence[State],
     in_float64: bool = False,
-) -> list[Outputs]:
+) -> list[Arrays]:
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
     graph = onnx.load_from_string(model)
     if in_float64:
@@ -259,7 +257,7 @@ def _wider(array: np.ndarray) -> np.ndarray:
 
 
 def limits_of(
-    network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()
+    network: OnnxNetwork, narrow: Sequence[Arrays] = (), wide: Sequence[Arrays] = ()
 ) -> dict[str, float]:
     """Output -> the largest relative error between implementations that compute the network as it
     is in the file.
@@ -279,7 +277,7 @@ def limits_of(
 
 
 def _check_against_one_run(
-    network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float
+    network: OnnxNetwork, sets: list[Arrays], every: list[Arrays], limit: float
 ) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 

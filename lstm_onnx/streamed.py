@@ -14,13 +14,13 @@ way, is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lstm_onnx.read_onnx import run_onnxruntime
+from lstm_onnx.read_onnx import Arrays, run_onnxruntime
 from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
@@ -32,8 +32,6 @@ SAMPLES = (240, 120)
 
 #: The end of the name of a state plus the first value, from which a layer begins.
 SUM = "_and_first"
-
-Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: 
 
 
 def _results(
-    model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()
+    model: onnx.ModelProto, sets: Sequence[Arrays], states: Sequence[State] = ()
 ) -> list[dict]:
     """What all operators compute, by name, for sets of inputs one after another."""
     copy = onnx.load_from_string(model.SerializeToString())
@@ -139,8 +137,8 @@ class _Carrying:
     """
 
     graph: onnx.GraphProto
-    long: Tensors
-    short: Tensors
+    long: Arrays
+    short: Arrays
     batch: str | None
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
