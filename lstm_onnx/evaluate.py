@@ -14,7 +14,7 @@ all versions by ONNX's newest ones (`NEWEST`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -183,8 +183,12 @@ def _direction(
     index: int,
     activations: Sequence[Activation],
 ) -> tuple[np.ndarray, ...]:
-    """What `_scan` gives for one direction."""
-    w, r, b, p, h, c = (
+    """Y (sequence, batch, hidden) of one direction, zero after the end of each sequence, and each
+    state after its last step.
+
+    Backward, the steps behind the end of a sequence come first, and leave its state as it is.
+    """
+    w, r, b, p, *state = (
         operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c")
     )
     functions = [partial(_activated, each, has.get("clip")) for each in activations]
@@ -193,8 +197,17 @@ def _direction(
     product = partial(_product, np.ascontiguousarray(r.T), steps_of_h)
     flag = bool(has.get("input_forget") or has.get("linear_before_reset"))
     cell = partial(CELLS[kind], functions, flag, product, rb, np.split(p, 3))
-    backward = index == 1 or has.get("direction") == "reverse"
-    return _scan(cell, _rounded(operands["X"], steps_of_x) @ w.T + wb, lengths, (h, c), backward)
+    xw = _rounded(operands["X"], steps_of_x) @ w.T + wb
+    y = np.zeros((len(xw), *state[0].shape), xw.dtype)
+    times = range(len(xw))
+    if index == 1 or has.get("direction") == "reverse":
+        times = reversed(times)
+    for time in times:
+        inside = (time < lengths)[:, None]
+        new = cell(xw[time], *state)
+        y[time] = np.where(inside, new[0], 0)
+        state = [np.where(inside, after, before) for after, before in zip(new, state, strict=True)]
+    return (y, *state)
 
 
 def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
@@ -281,30 +294,3 @@ def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
 
 
 CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
-
-
-def _scan(
-    cell: Callable,
-    xw: np.ndarray,
-    lengths: np.ndarray,
-    state: tuple[np.ndarray, ...],
-    backward: bool,
-) -> tuple[np.ndarray, ...]:
-    """Y (sequence, batch, hidden), zero after the end of each sequence, and each state after its
-    last step.
-
-    Backward, each sequence is read from its own end.
-    """
-    steps, batch, _ = xw.shape
-    time = np.arange(steps)[:, None]
-    order = np.where(time < lengths, lengths - 1 - time, time), np.arange(batch)
-    xw = xw[order] if backward else xw
-    y = np.zeros((steps, *state[0].shape), xw.dtype)
-    for step in range(steps):
-        inside = (step < lengths)[:, None]
-        new = cell(xw[step], *state)
-        y[step] = np.where(inside, new[0], 0)
-        state = tuple(
-            np.where(inside, after, before) for after, before in zip(new, state, strict=True)
-        )
-    return (y[order] if backward else y, *state)

@@ -314,18 +314,16 @@ def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray |
     """The outputs of several calls as one run over all their samples gives them, in its `shape`;
     None if it cannot be.
 
-    That of the last call if it has this shape, else all of them along the axis that is larger in
-    the run. A network can answer one sample without an axis for it.
+    That of the last call if it has this shape, else all of them along an axis, or along a new one:
+    a network can answer one sample without an axis for it.
     """
     last = calls[-1]
     if last.shape == shape:
         return last
-    if last.ndim == len(shape):
-        joined = np.concatenate(calls, np.not_equal(last.shape, shape).argmax())
-        return joined if joined.shape == shape else None
     wanted = [size for size in shape if size > 1]
-    for axis in range(last.ndim + 1):
-        joined = np.stack(calls, axis)
-        if [size for size in joined.shape if size > 1] == wanted:
-            return joined.reshape(shape)
+    for join, axes in ((np.concatenate, last.ndim), (np.stack, last.ndim + 1)):
+        for axis in range(axes):
+            joined = join(calls, axis)
+            if [size for size in joined.shape if size > 1] == wanted:
+                return joined.reshape(shape)
     return None
