@@ -114,8 +114,7 @@ def _operators() -> list[type]:
 
     runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid}
     found = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
-    for domain, kind in NEWEST:
-        found.append(type(kind, (load_op("", kind),), {"op_domain": domain}))
+    found += [type(kind, (load_op("", kind),), {"op_domain": domain}) for domain, kind in NEWEST]
     return found
 
 
@@ -261,13 +260,13 @@ def _rounded(x: np.ndarray, steps: int) -> np.ndarray:
     return np.rint(x * steps) / steps if steps else x
 
 
-def _product(r: np.ndarray, steps: int, h: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-    return _rounded(h, steps) @ r[:, columns]
+def _product(r: np.ndarray, steps: int, h: np.ndarray) -> np.ndarray:
+    return _rounded(h, steps) @ r
 
 
 # A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, the
-# product of a state with (some columns of) R (hidden, gates x hidden), its biases, the peepholes;
-# the products of the input and W, and the state, (batch, ...).
+# product of a state with R (hidden, gates x hidden), its biases, the peepholes; the products of the
+# input and W, and the state, (batch, ...).
 
 
 def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
@@ -281,12 +280,12 @@ def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray
 
 def _gru(functions, reset_last, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
     f, g = functions
-    size = h.shape[1]
-    first = slice(None, 2 * size)
-    last = slice(2 * size, None)
-    z, reset = np.split(f(xw[:, first] + r(h, first) + b[first]), 2, axis=1)
-    new = reset * (r(h, last) + b[last]) if reset_last else r(reset * h, last) + b[last]
-    return (1 - z) * g(xw[:, last] + new) + z * h, c
+    of_x = np.split(xw, 3, axis=1)
+    of_h = np.split(r(h) + b, 3, axis=1)
+    z = f(of_x[0] + of_h[0])
+    reset = f(of_x[1] + of_h[1])
+    new = reset * of_h[2] if reset_last else np.split(r(reset * h) + b, 3, axis=1)[2]
+    return (1 - z) * g(of_x[2] + new) + z * h, c
 
 
 def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:

@@ -150,9 +150,10 @@ def count_flops(graph: onnx.GraphProto, outer: Sizes, varying: Iterable[str]) ->
 
 def _of_bodies(node: onnx.NodeProto, known: Sizes, varying: set[str]) -> Operations:
     """Those of the bodies of an operator; of branches, the fewest."""
-    counts = []
-    for body in bodies(node).values():
-        counts.append(count_flops(body, known, varying | {value.name for value in body.input}))
+    counts = [
+        count_flops(body, known, varying.union(value.name for value in body.input))
+        for body in bodies(node).values()
+    ]
     flops, _ = min(counts)
     times = scanned(node, known) if node.op_type == "Scan" else 1
     if times is None or node.op_type == "Loop":  # how often is not known

@@ -513,24 +513,19 @@ def _found_states(facts: NetworkFacts) -> dict[str, str]:
     return dict(found) if clear else {}
 
 
-def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Tensor:
-    """The input or output (`what`) with a name that a user wrote; raises `UsageError`."""
-    for tensor in tensors:
-        if tensor.name == wanted:
-            return tensor
-    raise UsageError(
-        f"{name} has no {what} {wanted!r}: its {what}s are {listed(each.name for each in tensors)}"
-    )
-
-
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
+    inputs = {each.name: each.form for each in facts.inputs}
+    outputs = {each.name: each.form for each in facts.outputs}
     for before, after in states.items():
-        one = _tensor(name, "input", before, facts.inputs)
-        other = _tensor(name, "output", after, facts.outputs)
-        if one.form != other.form:
+        for what, wanted, forms in (("input", before, inputs), ("output", after, outputs)):
+            if wanted not in forms:
+                raise UsageError(
+                    f"{name} has no {what} {wanted!r}: its {what}s are {listed(forms)}"
+                )
+        if inputs[before] != outputs[after]:
             raise UsageError(
                 "a state has the same type and shape on both sides, but"
-                f" {one.name} is {one.form} and {other.name} is {other.form}"
+                f" {before} is {inputs[before]} and {after} is {outputs[after]}"
             )
     if len(set(states.values())) < len(states):
         raise UsageError("two states have the same output: each needs its own")
@@ -553,14 +548,14 @@ def _check_inputs(
 ) -> None:
     """Raise `UsageError` for an array in a user's file that is no input, or has another shape or
     type."""
-    tensors = {tensor.name: tensor for tensor in facts.inputs}
+    forms = {tensor.name: tensor.form for tensor in facts.inputs}
     for key, array in given.items():
         if key in constants and (array == constants[key]).all():
             continue
-        if key not in tensors:
+        if key not in forms:
             raise UsageError(
-                f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}"
+                f"{path} has an array {key!r}, but the inputs of {name} are {listed(forms)}"
             )
         found = Tensor(key, array.dtype.name, array.shape).form
-        if found != tensors[key].form:
-            raise UsageError(f"{key} in {path} is {found}, but {name} needs {tensors[key].form}")
+        if found != forms[key]:
+            raise UsageError(f"{key} in {path} is {found}, but {name} needs {forms[key]}")

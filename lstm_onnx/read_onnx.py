@@ -311,9 +311,10 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
 
 def _fixed_text(shapes: Mapping[str, Sequence[int | str]], wanted: str) -> str:
     """What a file without symbolic sizes fixes, and how to export it with the size `wanted`."""
-    fixed = []
-    for name, shape in shapes.items():
-        fixed.append(f"{name} is {' x '.join(map(str, shape)) or 'a single number'}")
+    fixed = [
+        f"{name} is {' x '.join(map(str, shape)) or 'a single number'}"
+        for name, shape in shapes.items()
+    ]
     return (
         f"all sizes of its inputs are fixed ({listed(fixed)}); export it with"
         f' torch.onnx.export(..., dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}}), or'
