@@ -8,14 +8,13 @@ linear_before_reset. A clip is applied to the input of each activation, that of 
 included. They are computed in the type of their inputs, float16 in float32; so the difference of a
 network from itself `in_float64` tells how far rounding errors grow in it. For that, Sigmoid is
 computed here too, as runtimes do it: with an error of so much of 1, and not of its result, which
-matters where that is small. BatchNormalization is computed here because ONNX's evaluator takes it
-for one in training before version 14 of the operators. QuantizeLinear and DequantizeLinear are
-computed in all versions by ONNX's newest ones, also those of ONNX Runtime's own domain.
+matters where that is small. BatchNormalization, QuantizeLinear and DequantizeLinear are computed in
+all versions by ONNX's newest ones (`NEWEST`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -53,11 +52,17 @@ class Activation(NamedTuple):
 #: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
 LARGEST_FLOPS = 10**11
 
-#: ONNX's evaluator lacks DequantizeLinear before version 19 of the operators, and both in the
-#: second domain, in which ONNX Runtime's tools write those of 16 and 4 bits. Their newest versions
-#: compute all of these.
-LINEAR = ("QuantizeLinear", "DequantizeLinear")
-LINEAR_DOMAINS = ("", "com.microsoft")
+#: Operators whose newest versions compute the older ones. Of these ONNX's evaluator takes
+#: BatchNormalization for one in training before version 14 of the operators, and lacks
+#: DequantizeLinear before version 19, and both of the last in ONNX Runtime's domain, in which its
+#: tools write those of 16 and 4 bits.
+NEWEST = (
+    ("", "BatchNormalization"),
+    ("", "QuantizeLinear"),
+    ("", "DequantizeLinear"),
+    ("com.microsoft", "QuantizeLinear"),
+    ("com.microsoft", "DequantizeLinear"),
+)
 
 
 class NotEvaluated(LabError):
@@ -74,7 +79,7 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
 
     try:
         # Recurrent operators inside of functions would not be replaced.
-        evaluator: Any = ReferenceEvaluator(inlined(model), new_ops=list(_operators()))
+        evaluator: Any = ReferenceEvaluator(inlined(model), new_ops=_operators())
         with np.errstate(over="ignore"):
             outputs = evaluator.run(None, dict(inputs))
     except NotEvaluated:
@@ -96,7 +101,7 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @lru_cache(maxsize=1)
-def _operators() -> tuple[type, ...]:
+def _operators() -> list[type]:
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops import load_op
 
@@ -107,20 +112,10 @@ def _operators() -> tuple[type, ...]:
     def sigmoid(self, x):
         return (ACTIVATIONS["Sigmoid"][0](x).astype(x.dtype),)
 
-    def normalized(
-        self, x, scale, bias, mean, variance, epsilon=1e-5, training_mode=0, **attributes
-    ):
-        if training_mode:
-            raise NotEvaluated("BatchNormalization operator in training mode")
-        factor = scale / np.sqrt(variance + x.dtype.type(epsilon))
-        axes = (-1, *[1] * (x.ndim - 2))
-        return (x * factor.reshape(axes) + (bias - mean * factor).reshape(axes),)
-
-    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid, "BatchNormalization": normalized}
+    runs = {**dict.fromkeys(RECURRENT, run), "Sigmoid": sigmoid}
     found = [type(kind, (OpRun,), {"op_domain": "", "_run": each}) for kind, each in runs.items()]
-    for domain in LINEAR_DOMAINS:
-        found += [type(kind, (load_op("", kind),), {"op_domain": domain}) for kind in LINEAR]
-    return tuple(found)
+    found += [type(kind, (load_op("", kind),), {"op_domain": domain}) for domain, kind in NEWEST]
+    return found
 
 
 def recurrent_outputs(
@@ -139,20 +134,20 @@ def recurrent_outputs(
     lengths = given.pop("sequence_lens", None)
     layout = has.get("layout")
     operands = _operands(given, layout)
-    x = operands["X"]
-    steps, batch, _ = x.shape
+    steps, batch, _ = operands["X"].shape
     if lengths is None:
         lengths = np.full(batch, steps)
     flops = 2 * steps * batch * (operands["W"].size + operands["R"].size)
-    _check(kind, has, flops, len(operands["R"]))
-    functions = _functions(kind, has, len(operands["R"]))
+    directions = len(operands["R"])
+    _check(kind, has, flops, directions)
+    activations = activations_of(kind, has, directions)
     if not lengths.all():
         raise NotEvaluated(
             f"ONNX does not define the final state of a {kind} for a sequence of length 0"
         )
     found = [
         _direction(kind, has, operands, lengths, index, each)
-        for index, each in enumerate(functions)
+        for index, each in enumerate(activations)
     ]
     y, *states = (np.stack(arrays) for arrays in zip(*found, strict=True))
     y = y.swapaxes(0, 1)
@@ -185,19 +180,33 @@ def _direction(
     operands: Mapping,
     lengths: np.ndarray,
     index: int,
-    functions: Sequence[Callable],
+    activations: Sequence[Activation],
 ) -> tuple[np.ndarray, ...]:
-    """What `_scan` gives for one direction."""
-    w, r, b, p, h, c = (
+    """Y (sequence, batch, hidden) of one direction, zero after the end of each sequence, and each
+    state after its last step.
+
+    Backward, the steps behind the end of a sequence come first, and leave its state as it is.
+    """
+    w, r, b, p, *state = (
         operands[name][index] for name in ("W", "R", "B", "P", "initial_h", "initial_c")
     )
+    functions = [partial(_activated, each, has.get("clip")) for each in activations]
     wb, rb = np.split(b, 2)
     steps_of_x, steps_of_h = has.get("steps", (0, 0))
     product = partial(_product, np.ascontiguousarray(r.T), steps_of_h)
     flag = bool(has.get("input_forget") or has.get("linear_before_reset"))
     cell = partial(CELLS[kind], functions, flag, product, rb, np.split(p, 3))
-    backward = index == 1 or has.get("direction") == "reverse"
-    return _scan(cell, _rounded(operands["X"], steps_of_x) @ w.T + wb, lengths, (h, c), backward)
+    xw = _rounded(operands["X"], steps_of_x) @ w.T + wb
+    y = np.zeros((len(xw), *state[0].shape), xw.dtype)
+    times = range(len(xw))
+    if index == 1 or has.get("direction") == "reverse":
+        times = reversed(times)
+    for time in times:
+        inside = (time < lengths)[:, None]
+        new = cell(xw[time], *state)
+        y[time] = np.where(inside, new[0], 0)
+        state = [np.where(inside, after, before) for after, before in zip(new, state, strict=True)]
+    return (y, *state)
 
 
 def _check(kind: str, has: Mapping, flops: int, directions: int) -> None:
@@ -242,15 +251,6 @@ def activations_of(
     return [found[place : place + len(default)] for place in range(0, len(found), len(default))]
 
 
-def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
-    """The activations of each direction as functions of their inputs."""
-    clip = attributes.get("clip")
-    found = []
-    for activations in activations_of(kind, attributes, directions):
-        found.append([partial(_activated, each, clip) for each in activations])
-    return found
-
-
 def _activated(activation: Activation, clip: float | None, x: np.ndarray) -> np.ndarray:
     function = ACTIVATIONS[activation.name][0]
     return function(x if clip is None else np.clip(x, -clip, clip), *activation.parameters.values())
@@ -260,13 +260,13 @@ def _rounded(x: np.ndarray, steps: int) -> np.ndarray:
     return np.rint(x * steps) / steps if steps else x
 
 
-def _product(r: np.ndarray, steps: int, h: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-    return _rounded(h, steps) @ r[:, columns]
+def _product(r: np.ndarray, steps: int, h: np.ndarray) -> np.ndarray:
+    return _rounded(h, steps) @ r
 
 
 # A step of one direction: activations, input_forget of an LSTM or linear_before_reset of a GRU, the
-# product of a state with (some columns of) R (hidden, gates x hidden), its biases, the peepholes;
-# the products of the input and W, and the state, (batch, ...).
+# product of a state with R (hidden, gates x hidden), its biases, the peepholes; the products of the
+# input and W, and the state, (batch, ...).
 
 
 def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
@@ -280,12 +280,12 @@ def _lstm(functions, coupled, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray
 
 def _gru(functions, reset_last, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
     f, g = functions
-    size = h.shape[1]
-    first = slice(None, 2 * size)
-    last = slice(2 * size, None)
-    z, reset = np.split(f(xw[:, first] + r(h, first) + b[first]), 2, axis=1)
-    new = reset * (r(h, last) + b[last]) if reset_last else r(reset * h, last) + b[last]
-    return (1 - z) * g(xw[:, last] + new) + z * h, c
+    of_x = np.split(xw, 3, axis=1)
+    of_h = np.split(r(h) + b, 3, axis=1)
+    z = f(of_x[0] + of_h[0])
+    reset = f(of_x[1] + of_h[1])
+    new = reset * of_h[2] if reset_last else np.split(r(reset * h) + b, 3, axis=1)[2]
+    return (1 - z) * g(of_x[2] + new) + z * h, c
 
 
 def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
@@ -293,30 +293,3 @@ def _rnn(functions, flag, r, b, p, xw, h, c) -> tuple[np.ndarray, np.ndarray]:
 
 
 CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
-
-
-def _scan(
-    cell: Callable,
-    xw: np.ndarray,
-    lengths: np.ndarray,
-    state: tuple[np.ndarray, ...],
-    backward: bool,
-) -> tuple[np.ndarray, ...]:
-    """Y (sequence, batch, hidden), zero after the end of each sequence, and each state after its
-    last step.
-
-    Backward, each sequence is read from its own end.
-    """
-    steps, batch, _ = xw.shape
-    time = np.arange(steps)[:, None]
-    order = np.where(time < lengths, lengths - 1 - time, time), np.arange(batch)
-    xw = xw[order] if backward else xw
-    y = np.zeros((steps, *state[0].shape), xw.dtype)
-    for step in range(steps):
-        inside = (step < lengths)[:, None]
-        new = cell(xw[step], *state)
-        y[step] = np.where(inside, new[0], 0)
-        state = tuple(
-            np.where(inside, after, before) for after, before in zip(new, state, strict=True)
-        )
-    return (y[order] if backward else y, *state)

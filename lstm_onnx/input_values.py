@@ -125,9 +125,10 @@ class InputValues:
             check_time()
             if tensor.type == "bool" and max(drawn) > 1:
                 continue
-            ends = []
-            for number in dict.fromkeys(drawn):
-                ends.append({**assumed, tensor.name: np.full(tensor.shape, number, tensor.type)})
+            ends = [
+                {**assumed, tensor.name: np.full(tensor.shape, number, tensor.type)}
+                for number in dict.fromkeys(drawn)
+            ]
             if all(_fits(use, [self.value(use.tensor, arrays) for arrays in ends]) for use in uses):
                 return drawn
         return None

@@ -239,8 +239,14 @@ def operator_shares(network: OnnxNetwork, roofline: Mapping) -> list[dict]:
             bounds[layer.name] = of_layer / roofline["floor_ns"]
     shares = []
     for operator, name in sorted(spent, key=spent.__getitem__, reverse=True):
-        time = spent[operator, name] / whole
-        shares.append({"operator": operator, "name": name, "time": time, "bound": bounds.get(name)})
+        shares.append(
+            {
+                "operator": operator,
+                "name": name,
+                "time": spent[operator, name] / whole,
+                "bound": bounds.get(name),
+            }
+        )
     return shares
 
 
@@ -335,13 +341,17 @@ def _work_lines(network: OnnxNetwork, roofline: Mapping) -> Iterator[str]:
     flops = "unknown"
     if network.least_flops or not at_least:
         flops = f"{at_least}{number(network.least_flops / 1e6)} MFLOP"
-    parameters = count(network.parameters, "parameter")
-    yield f"{parameters}; {flops} per call (matrix products and convolutions)"
+    yield (
+        f"{count(network.parameters, 'parameter')}; {flops} per call (matrix products and"
+        " convolutions)"
+    )
     if "missing" in roofline:
         yield f"no roofline bound: {roofline['missing']}"
     else:
-        bound = f"{at_least}{latency(roofline['floor_ns'] / 1e3)}"
-        yield f"roofline bound: {bound} on one core in fp32, limited by {roofline['limited_by']}"
+        yield (
+            f"roofline bound: {at_least}{latency(roofline['floor_ns'] / 1e3)} on one core in fp32,"
+            f" limited by {roofline['limited_by']}"
+        )
 
 
 def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
@@ -362,16 +372,15 @@ def _runtime_lines(answers: Sequence[RuntimeAnswer]) -> Iterator[str]:
 
 def _profile_lines(shares: Sequence[Mapping]) -> Iterator[str]:
     yield "shares of the operators in the time of ONNX Runtime, and in the roofline bound"
-    rows = []
-    for each in shares:
-        rows.append(
-            (
-                percent_number(each["time"]),
-                percent_number(each["bound"]),
-                each["operator"],
-                each["name"],
-            )
+    rows = [
+        (
+            percent_number(each["time"]),
+            percent_number(each["bound"]),
+            each["operator"],
+            each["name"],
         )
+        for each in shares
+    ]
     yield from table_lines(
         ("time %", "bound %", "operator", "name"), rows, left=("operator", "name")
     )

@@ -48,12 +48,12 @@ Operations = tuple[int, bool]
 
 def stored_numbers(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Stored tensors of floating point, and quantized weights."""
-    found = []
-    for tensor in onnx_checks.tensors(model.graph):
-        quantized = tensor.data_type in INT8 and len(tensor.dims) > 1
-        if quantized or tensor.data_type in FLOATS.values():
-            found.append(tensor)
-    return found
+    return [
+        tensor
+        for tensor in onnx_checks.tensors(model.graph)
+        if tensor.data_type in FLOATS.values()
+        or (tensor.data_type in INT8 and len(tensor.dims) > 1)
+    ]
 
 
 def count_parameters(model: onnx.ModelProto) -> int:
@@ -150,10 +150,10 @@ def count_flops(graph: onnx.GraphProto, outer: Sizes, varying: Iterable[str]) ->
 
 def _of_bodies(node: onnx.NodeProto, known: Sizes, varying: set[str]) -> Operations:
     """Those of the bodies of an operator; of branches, the fewest."""
-    counts = []
-    for body in bodies(node).values():
-        inside = {value.name for value in body.input}
-        counts.append(count_flops(body, known, varying | inside))
+    counts = [
+        count_flops(body, known, varying.union(value.name for value in body.input))
+        for body in bodies(node).values()
+    ]
     flops, _ = min(counts)
     times = scanned(node, known) if node.op_type == "Scan" else 1
     if times is None or node.op_type == "Loop":  # how often is not known

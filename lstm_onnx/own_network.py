@@ -237,8 +237,11 @@ class OnnxNetwork(Workload):
 
     @property
     def types(self) -> dict[str, str]:
-        every = (*self.facts.inputs, *self.facts.outputs)
-        return {tensor.name: tensor.type for tensor in every if tensor.type != "float32"}
+        return {
+            tensor.name: tensor.type
+            for tensor in (*self.facts.inputs, *self.facts.outputs)
+            if tensor.type != "float32"
+        }
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -252,10 +255,10 @@ class OnnxNetwork(Workload):
                 )
         likely = self.likely_states
         if likely:
-            flags = flags_text("--state", dict(self.carried) | likely)
             warnings.append(
                 f"{self.name}.onnx may have a state: an output has the shape and type of its input"
-                f" {' and of '.join(likely)}; if so, carry it with {flags}"
+                f" {' and of '.join(likely)}; if so, carry it with"
+                f" {flags_text('--state', dict(self.carried) | likely)}"
             )
         return tuple(warnings)
 
@@ -288,9 +291,8 @@ class OnnxNetwork(Workload):
 
     @property
     def states(self) -> tuple[State, ...]:
-        inputs = {tensor.name: tensor for tensor in self.facts.inputs}
         return tuple(
-            State(name, after, inputs[name].shape, inputs[name].type)
+            State(name, after, self.input_shapes[name], self.types.get(name, "float32"))
             for name, after in self.carried
         )
 
@@ -382,10 +384,9 @@ class OnnxNetwork(Workload):
     def _why_no_stream(self) -> str:
         """Why it cannot be used in the mode "stream"; empty if it can."""
         if not self.carried:
-            candidates = _candidates(self.facts)
             several = [
                 f"{name} ({' or '.join(outputs)})"
-                for name, outputs in candidates.items()
+                for name, outputs in _candidates(self.facts).items()
                 if outputs
             ]
             if several:
@@ -512,24 +513,19 @@ def _found_states(facts: NetworkFacts) -> dict[str, str]:
     return dict(found) if clear else {}
 
 
-def _tensor(name: str, what: str, wanted: str, tensors: Sequence[Tensor]) -> Tensor:
-    """The input or output (`what`) with a name that a user wrote; raises `UsageError`."""
-    for tensor in tensors:
-        if tensor.name == wanted:
-            return tensor
-    raise UsageError(
-        f"{name} has no {what} {wanted!r}: its {what}s are {listed(each.name for each in tensors)}"
-    )
-
-
 def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -> dict[str, str]:
+    inputs = {each.name: each.form for each in facts.inputs}
+    outputs = {each.name: each.form for each in facts.outputs}
     for before, after in states.items():
-        one = _tensor(name, "input", before, facts.inputs)
-        other = _tensor(name, "output", after, facts.outputs)
-        if one.form != other.form:
+        for what, wanted, forms in (("input", before, inputs), ("output", after, outputs)):
+            if wanted not in forms:
+                raise UsageError(
+                    f"{name} has no {what} {wanted!r}: its {what}s are {listed(forms)}"
+                )
+        if inputs[before] != outputs[after]:
             raise UsageError(
                 "a state has the same type and shape on both sides, but"
-                f" {one.name} is {one.form} and {other.name} is {other.form}"
+                f" {before} is {inputs[before]} and {after} is {outputs[after]}"
             )
     if len(set(states.values())) < len(states):
         raise UsageError("two states have the same output: each needs its own")
@@ -538,9 +534,11 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
 
 def _given(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file of a user; raises `UsageError`."""
-    invalid = f"{path} is not an .npz file of arrays, as numpy.savez writes it"
     # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-    with any_error(UsageError, invalid), file_errors(f"read {path}"):
+    with (
+        any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"),
+        file_errors(f"read {path}"),
+    ):
         refuse_named_pipe(path)
         return read_arrays(path)
 
@@ -550,14 +548,14 @@ def _check_inputs(
 ) -> None:
     """Raise `UsageError` for an array in a user's file that is no input, or has another shape or
     type."""
-    tensors = {tensor.name: tensor for tensor in facts.inputs}
+    forms = {tensor.name: tensor.form for tensor in facts.inputs}
     for key, array in given.items():
         if key in constants and (array == constants[key]).all():
             continue
-        if key not in tensors:
+        if key not in forms:
             raise UsageError(
-                f"{path} has an array {key!r}, but the inputs of {name} are {listed(tensors)}"
+                f"{path} has an array {key!r}, but the inputs of {name} are {listed(forms)}"
             )
         found = Tensor(key, array.dtype.name, array.shape).form
-        if found != tensors[key].form:
-            raise UsageError(f"{key} in {path} is {found}, but {name} needs {tensors[key].form}")
+        if found != forms[key]:
+            raise UsageError(f"{key} in {path} is {found}, but {name} needs {forms[key]}")

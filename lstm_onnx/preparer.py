@@ -18,7 +18,7 @@ from lstm_onnx import evaluate
 from lstm_onnx.constants import symbolic_shapes
 from lstm_onnx.operations import FLOATS
 from lstm_onnx.own_network import OnnxNetwork, read_arrays
-from lstm_onnx.read_onnx import in_sequence, run_onnxruntime
+from lstm_onnx.read_onnx import Arrays, in_sequence, run_onnxruntime
 from lstm_onnx.torch_network import torch_answers
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
@@ -50,8 +50,6 @@ ONNX_RUNTIME = "ONNX Runtime in float32"
 NUMPY = "an evaluation in numpy"
 PYTORCH = "PyTorch"
 
-Outputs = dict[str, np.ndarray]
-
 
 class OwnPreparer(Preparer):
     """ONNX files: recorded on every runtime that reads them."""
@@ -62,8 +60,11 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not _reads_onnx(runtime):
-            every = registry.table("RUNTIMES")
-            able = [other for other in every if _reads_onnx(runtimes.load_runtime(other))]
+            able = [
+                other
+                for other in registry.table("RUNTIMES")
+                if _reads_onnx(runtimes.load_runtime(other))
+            ]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -72,9 +73,11 @@ class OwnPreparer(Preparer):
         super().check(configuration)
         runtime = self.runtime(configuration.runtime)
         if hasattr(runtime, "ONNX_RULES"):
-            network = configuration.workload
-            model = static_model(network.path, network)
-            onnx_checks.checked(model, runtime.ONNX_RULES, configuration.options.precision)
+            onnx_checks.checked(
+                static_model(configuration.workload.path, configuration.workload),
+                runtime.ONNX_RULES,
+                configuration.options.precision,
+            )
 
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Send
@@ -103,14 +106,26 @@ class OwnPreparer(Preparer):
             named["not_checked"] = "neither ONNX Runtime nor an evaluation in numpy runs it"
         elif checked_by is None and asked == ("onnxruntime", "cpu", "fp32"):
             named["not_checked"] = "it is its own reference"
-        provenance = {"network_sha256": network.sha256, "lengths": network.lengths or None, **bound}
-        return {"onnx_path": str(path), "provenance": provenance, "named": named}
+        return {
+            "onnx_path": str(path),
+            "provenance": {
+                "network_sha256": network.sha256,
+                "lengths": network.lengths or None,
+                **bound,
+            },
+            "named": named,
+        }
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
         network = configuration.workload
-        inputs = network.make_inputs(configuration.protocol.seed, configuration.mode)
-        path = Path(reference["onnx_path"])
-        return Request(network, configuration.options, inputs, {}, path, configuration.mode)
+        return Request(
+            network,
+            configuration.options,
+            network.make_inputs(configuration.protocol.seed, configuration.mode),
+            {},
+            Path(reference["onnx_path"]),
+            configuration.mode,
+        )
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last
@@ -131,7 +146,7 @@ class OwnPreparer(Preparer):
         """The others are 0, or the number that a tensor has most often, whose products are one."""
         size = 0
         repeated = 0
-        for tensor in onnx_checks.tensors(onnx.load(str(workload.path)).graph):
+        for tensor in onnx_checks.tensors(workload.file.model.graph):
             if tensor.data_type in FLOATS.values() and len(tensor.dims) > 1:
                 _, times = np.unique(
                     onnx.numpy_helper.to_array(tensor).astype(np.float32), return_counts=True
@@ -148,7 +163,7 @@ def _reads_onnx(runtime: Any) -> bool:
     return getattr(runtime, "NEEDS_ONNX", False)
 
 
-def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
+def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Arrays]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of
     a stream need."""
     calls = gate_calls(
@@ -169,8 +184,8 @@ def _rounded(model: bytes, precision: str) -> bytes:
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
         if precision != "tf32" or (tensor.name not in biases and len(tensor.dims) > 1):
-            numbers = _less(onnx.numpy_helper.to_array(tensor))
-            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, tensor.name))
+            rounded = _less(onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(rounded, tensor.name))
     return found.SerializeToString()
 
 
@@ -179,7 +194,7 @@ def reference_outputs(
     model: bytes,
     sets: Sequence[Mapping[str, np.ndarray]],
     states: Sequence[State] = (),
-) -> tuple[str | None, list[Outputs], str | None, float]:
+) -> tuple[str | None, list[Arrays], str | None, float]:
     """The name of the reference, its outputs for each set of inputs, what has confirmed it, and its
     largest limit.
 
@@ -225,7 +240,7 @@ def _evaluated(
     sets: Iterable[Mapping[str, np.ndarray]],
     states: Sequence[State],
     in_float64: bool = False,
-) -> list[Outputs]:
+) -> list[Arrays]:
     """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
     graph = onnx.load_from_string(model)
     if in_float64:
@@ -242,7 +257,7 @@ def _wider(array: np.ndarray) -> np.ndarray:
 
 
 def limits_of(
-    network: OnnxNetwork, narrow: Sequence[Outputs] = (), wide: Sequence[Outputs] = ()
+    network: OnnxNetwork, narrow: Sequence[Arrays] = (), wide: Sequence[Arrays] = ()
 ) -> dict[str, float]:
     """Output -> the largest relative error between implementations that compute the network as it
     is in the file.
@@ -262,7 +277,7 @@ def limits_of(
 
 
 def _check_against_one_run(
-    network: OnnxNetwork, sets: list[Outputs], every: list[Outputs], limit: float
+    network: OnnxNetwork, sets: list[Arrays], every: list[Arrays], limit: float
 ) -> None:
     """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
 
@@ -299,18 +314,16 @@ def _joined(calls: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray |
     """The outputs of several calls as one run over all their samples gives them, in its `shape`;
     None if it cannot be.
 
-    That of the last call if it has this shape, else all of them along the axis that is larger in
-    the run. A network can answer one sample without an axis for it.
+    That of the last call if it has this shape, else all of them along an axis, or along a new one:
+    a network can answer one sample without an axis for it.
     """
     last = calls[-1]
     if last.shape == shape:
         return last
-    if last.ndim == len(shape):
-        joined = np.concatenate(calls, np.not_equal(last.shape, shape).argmax())
-        return joined if joined.shape == shape else None
     wanted = [size for size in shape if size > 1]
-    for axis in range(last.ndim + 1):
-        joined = np.stack(calls, axis)
-        if [size for size in joined.shape if size > 1] == wanted:
-            return joined.reshape(shape)
+    for join, axes in ((np.concatenate, last.ndim), (np.stack, last.ndim + 1)):
+        for axis in range(axes):
+            joined = join(calls, axis)
+            if [size for size in joined.shape if size > 1] == wanted:
+                return joined.reshape(shape)
     return None

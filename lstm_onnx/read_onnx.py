@@ -258,21 +258,15 @@ def _check(model: onnx.ModelProto, name: str) -> None:
             if tensor.ListFields():
                 onnx.numpy_helper.to_array(tensor)  # which the checker does not try
     outputs = [value.name for value in model.graph.output]
-    if not outputs:
-        raise UsageError(
-            f"{name} is not valid ONNX: it has no outputs, so nothing could be read; export it"
-            " again"
-        )
-    if len(set(outputs)) < len(outputs):
-        raise UsageError(
-            f"{name} is not valid ONNX: two outputs have the same name; export it again"
-        )
+    if not outputs or len(set(outputs)) < len(outputs):
+        fault = "two outputs have the same name" if outputs else "it has no outputs to be read"
+        raise UsageError(f"{name} is not valid ONNX: {fault}; export it again")
 
 
 def symbols_in(shapes: Mapping[str, Sequence[int | str]]) -> list[str]:
     """The symbols in the result of `symbolic_shapes`."""
-    sizes = itertools.chain.from_iterable(shapes.values())
-    return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
+    sizes = dict.fromkeys(itertools.chain.from_iterable(shapes.values()))
+    return [size for size in sizes if isinstance(size, str)]
 
 
 def from_inputs(
@@ -317,9 +311,10 @@ def deciding(model: onnx.ModelProto) -> dict[str, Any]:
 
 def _fixed_text(shapes: Mapping[str, Sequence[int | str]], wanted: str) -> str:
     """What a file without symbolic sizes fixes, and how to export it with the size `wanted`."""
-    fixed = []
-    for name, shape in shapes.items():
-        fixed.append(f"{name} is {' x '.join(map(str, shape)) or 'a single number'}")
+    fixed = [
+        f"{name} is {' x '.join(map(str, shape)) or 'a single number'}"
+        for name, shape in shapes.items()
+    ]
     return (
         f"all sizes of its inputs are fixed ({listed(fixed)}); export it with"
         f' torch.onnx.export(..., dynamo=False, dynamic_axes={{INPUT: {{AXIS: "{wanted}"}}}}), or'
@@ -365,9 +360,10 @@ def network_facts(
     missing = _checked_sizes(symbols, name, sizes)
     if missing:
         decided = {key: number for key, number in deciding(model).items() if number != "N"}
-        example = _example(file, sizes, missing, {**decided, **constants})
-        flags = flags_text("--size", dict.fromkeys(missing, "N"))
-        raise UsageError(f"{name} has symbolic sizes: give {flags}, or --inputs FILE.npz{example}")
+        raise UsageError(
+            f"{name} has symbolic sizes: give {flags_text('--size', dict.fromkeys(missing, 'N'))},"
+            f" or --inputs FILE.npz{_example(file, sizes, missing, {**decided, **constants})}"
+        )
     shapes = _sized(symbols, sizes)
     # The text names the operator.
     with any_error(UsageError, f"{name} is not valid at these sizes"):
@@ -430,12 +426,11 @@ def _inputs(
     Recurrent operators of `derived` with sequences of known lengths get the mean of these as their
     attribute `MEAN_LENGTH`.
     """
-    bare = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            bare.append(
-                Tensor(value.name, _numpy_type(value, file.name, "input"), shapes[value.name])
-            )
+    bare = [
+        Tensor(value.name, _numpy_type(value, file.name, "input"), shapes[value.name])
+        for value in model.graph.input
+        if value.name in shapes
+    ]
     _check_memory(file, bare)
     values = InputValues(derived, bare)
     meanings = values.meanings()
@@ -553,10 +548,9 @@ def _measured_shapes(
             raise UsageError(
                 f"{name} gives no outputs for the given inputs: {first_line(error)}"
             ) from error
-        values = flags_text(", or --value", deciding(model))
         raise UsageError(
             f"{name} gives no outputs for random inputs: give real ones with --inputs"
-            f" FILE.npz{values}"
+            f" FILE.npz{flags_text(', or --value', deciding(model))}"
         ) from error
     return {key: array.shape for key, array in results.items()}
 

@@ -14,14 +14,13 @@ way, is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lstm_onnx.constants import fix_inputs
-from lstm_onnx.read_onnx import run_onnxruntime
+from lstm_onnx.read_onnx import Arrays, run_onnxruntime
 from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.libraries import onnx
 from lstm_trt.config.workload import State
@@ -33,8 +32,6 @@ SAMPLES = (240, 120)
 
 #: The end of the name of a state plus the first value, from which a layer begins.
 SUM = "_and_first"
-
-Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,7 @@ def streamed(whole: Any, half: Any) -> Streamed:
 
     Raises `UsageError` with the name of the operator that cannot be in a stream.
     """
-    model = onnx_checks.read(whole.path.read_bytes())
-    fix_inputs(model, whole.constants)
+    model = whole.file.changeable(whole.constants)
     labels = {
         name: onnx_checks.label(node) for node in model.graph.node for name in node.output if name
     }
@@ -71,7 +67,7 @@ def streamed(whole: Any, half: Any) -> Streamed:
     ):
         (long,) = _results(model, [inputs])
         (short,) = _results(model, [first])
-        carrying = _Carrying(model, inputs | long, first | short, whole.facts.batch_symbol)
+        carrying = _Carrying(model.graph, inputs | long, first | short, whole.facts.batch_symbol)
         carrying.carry()
         calls = _results(model, [first, second], carrying.states)
     for name, label in labels.items():
@@ -85,8 +81,11 @@ def streamed(whole: Any, half: Any) -> Streamed:
                 " is no LSTM, GRU or RNN that reads forward from a constant state, nor a"
                 " convolution with zeros before the first sample"
             )
-    states = {state.input: state.output for state in carrying.states}
-    return Streamed(model.SerializeToString(), states, carrying.stride)
+    return Streamed(
+        model.SerializeToString(),
+        {state.input: state.output for state in carrying.states},
+        carrying.stride,
+    )
 
 
 def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: bool) -> bool:
@@ -104,7 +103,7 @@ def _continues(long: np.ndarray, first: np.ndarray, second: np.ndarray, inside: 
 
 
 def _results(
-    model: onnx.ModelProto, sets: Sequence[Tensors], states: Sequence[State] = ()
+    model: onnx.ModelProto, sets: Sequence[Arrays], states: Sequence[State] = ()
 ) -> list[dict]:
     """What all operators compute, by name, for sets of inputs one after another."""
     copy = onnx.load_from_string(model.SerializeToString())
@@ -128,25 +127,24 @@ def _same(array: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
+@dataclass
 class _Carrying:
-    """Makes what operators need of earlier samples inputs and outputs of the model, for batch size
+    """Makes what operators need of earlier samples inputs and outputs of the graph, for batch size
     1.
 
     `long` and `short` are the tensors of runs over many and fewer samples, `batch` the symbol of
-    the batch size.
+    the batch size. What a call takes is a multiple of `stride` samples.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, long: Tensors, short: Tensors, batch: str | None
-    ) -> None:
-        self.graph = model.graph
-        self.long = long
-        self.short = short
-        self.batch = batch
-        self.nodes: list[onnx.NodeProto] = []
-        self.states: list[State] = []
-        #: What a call takes is a multiple of as many samples.
-        self.stride = 1
+    graph: onnx.GraphProto
+    long: Arrays
+    short: Arrays
+    batch: str | None
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    stride: int = 1
+
+    def __post_init__(self) -> None:
         self.known = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer
         }

@@ -184,9 +184,10 @@ def _axes(
                 f"dynamic_axes: no input or output is called {name!r}{nearest(name, tensors)}:"
                 f" there are {listed(tensors)}"
             )
-        named[name] = {axis: getattr(size, "__name__", size) for axis, size in axes.items()}
+        named[name] = {}
         shape = tensors[name].shape
-        for axis, symbol in named[name].items():
+        for axis, size in axes.items():
+            symbol = named[name][axis] = getattr(size, "__name__", size)
             if not isinstance(symbol, str):
                 raise UsageError(
                     f"dynamic_axes: the axis {axis} of {name!r} needs a name, not {symbol!r}"

@@ -118,7 +118,10 @@ def looped(
     directions = activations_of(node.kind, node.has, len(reverse))
     lengths = node.named("sequence_lens")
     if lengths is not None and (any(reverse) or program.carries):
-        raise node.refused("a sequence of a length that varies is read forward only, and in a whole window")
+        raise node.refused(
+            "a sequence of a length that varies is read forward only, and in a whole window: export it without"
+            " sequence_lens, for sequences of one length"
+        )
     if any(reverse) and program.carries:
         raise node.refused("a layer that reads the sequence backwards has no state that could be carried")
     program.limit(lengths, len(x.at) + 1)

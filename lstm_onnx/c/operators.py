@@ -173,7 +173,10 @@ def _power(program: Program, node: Node) -> list[Value]:
     data, constant = node.inputs
     exponent = None if isinstance(constant, Data) or constant.size != 1 else constant.item()
     if exponent not in (0.5, 1, 2, 3):
-        raise node.refused("the C kernel has powers with the constant exponents 0.5, 1, 2, and 3")
+        raise node.refused(
+            "the C kernel has powers with the constant exponents 0.5, 1, 2, and 3: write others, of numbers above 0, as"
+            " Exp of the exponent times Log"
+        )
     if exponent == 0.5:
         return [_of_each(program, "Sqrt", data)]
     power = data
@@ -475,7 +478,9 @@ def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Wi
 def _pooled(program: Program, node: Node) -> list[Value]:
     """MaxPool and AveragePool, axis by axis."""
     if len(node.proto.output) > 1:
-        raise node.refused("the C kernel has no indices of the largest numbers")
+        raise node.refused(
+            "the C kernel has no indices of the largest numbers: remove this output, and what is computed from it"
+        )
     at = node.inputs[0].at
     is_mean = node.kind == "AveragePool"
     counts = np.ones(())

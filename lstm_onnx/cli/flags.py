@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -99,14 +100,15 @@ def from_arguments(arguments: argparse.Namespace) -> Sequence[OnnxNetwork]:
         sizes_of_file = _of_file(own, symbols, sizes)
         constants = _of_file(file.shapes, [each.shapes for each in files], numbers)
         for values in itertools.product(*sizes_of_file.values()):
-            network = OnnxNetwork(
-                file,
-                sizes=dict(zip(sizes_of_file, values, strict=True)),
-                constants=constants,
-                states=states or None,
-                inputs=arguments.inputs,
+            networks.append(
+                OnnxNetwork(
+                    file,
+                    sizes=dict(zip(sizes_of_file, values, strict=True)),
+                    constants=constants,
+                    states=states or None,
+                    inputs=arguments.inputs,
+                )
             )
-            networks.append(network)
     warn(dict.fromkeys(warning for network in networks for warning in network.warnings))
     return networks
 
@@ -125,7 +127,7 @@ def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in texts:
         name, values = pair("--size", "NAME=N", text)
-        if not (values.isascii() and all(value.strip().isdecimal() for value in values.split(","))):
+        if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*", values):
             raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
         found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
     return found
@@ -133,10 +135,10 @@ def _size_values(texts: Iterable[str]) -> dict[str, list[int]]:
 
 def _numbers(texts: Iterable[str]) -> dict[str, float]:
     """`["sr=16000", "gain=0.5"]` -> `{"sr": 16000, "gain": 0.5}`."""
-    pairs = [pair("--value", "INPUT=N", text) for text in texts]
     found: dict[str, float] = {}
     with refused("--value needs numbers", ValueError):
-        for name, text in pairs:
-            number = decimal(text)
-            found[name] = int(number) if text.lstrip("+-").isdecimal() else float(number)
+        for text in texts:
+            name, value = pair("--value", "INPUT=N", text)
+            number = decimal(value)
+            found[name] = int(number) if value.lstrip("+-").isdecimal() else float(number)
     return found

@@ -10,6 +10,7 @@ import subprocess
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import lstm_trt
 from lstm_onnx.c import export as to_c, file as c_file
@@ -209,6 +210,36 @@ int main(void)
     return 0;
 }
 """
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs cc")
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_a_window_without_a_tick_is_written_with_the_reason(tmp_path, dynamo):
+    """Two frames are one sample of the layer; a `Dim` says so: one frame alone cannot be reshaped."""
+
+    class Stacked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = torch.nn.GRU(6, 4, batch_first=True)
+
+        def forward(self, x):
+            return self.gru(x.reshape(1, -1, 6))[0]
+
+    path = tmp_path / "stacked.onnx"
+    sizes = {"dynamic_axes": {"x": {1: "time"}}}
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="PyTorch's dynamo exporter needs it")
+        sizes = {"dynamic_shapes": ({1: 2 * torch.export.Dim("half", min=2, max=512)},), "external_data": False}
+    example = (torch.zeros(1, 8, 3),)
+    torch.onnx.export(Stacked().eval(), example, path, input_names=["x"], dynamo=dynamo, **sizes)
+    symbol = "2*half" if dynamo else "time"
+    network = lstm_trt.OnnxNetwork(path, sizes={symbol: 12})
+    assert network.facts.time_symbol == symbol and network.in_mode("stream").states
+    written = lstm_trt.export_c(network, tmp_path)
+    assert written.samples.keys() == {"run"} and written.error < 2e-6
+    reason = written.file.no_step
+    assert reason.startswith("it cannot be generated for 1 sample: stacked") and "Reshape" in reason
+    assert reason in (tmp_path / "stacked.h").read_text() and f"stacked_step: none, because {reason}" in str(written)
 
 
 def inputs() -> np.ndarray:

@@ -921,10 +921,14 @@ NOT_GENERATED = {
         "Sin operator 'my_sin' and 1 more, ReduceLogSumExp operator 'my_reducelogsumexp', ConvTranspose operator"
         " 'my_convtranspose': the C kernel has LSTM, GRU, RNN, Conv, MatMul, Gemm, Add, Sub, Mul, Div,",
     ),
-    "powers": (graph(("Pow", "x,ROW", "y"), y=(6, 1, 5)), "Pow operator 'my_pow': the C kernel has powers"),
+    "powers": (
+        graph(("Pow", "x,ROW", "y"), y=(6, 1, 5)),
+        "Pow operator 'my_pow': the C kernel has powers with the constant exponents 0.5, 1, 2, and 3: write others, of"
+        " numbers above 0, as Exp of the exponent times Log",
+    ),
     "indices of the largest": (
         graph(("MaxPool", "x,", "y,i", {"kernel_shape": [2]}), y=(6, 1, 4)),
-        "MaxPool operator 'my_maxpool': the C kernel has no indices",
+        "MaxPool operator 'my_maxpool': the C kernel has no indices of the largest numbers: remove this output",
     ),
     "a dropout in training": (
         graph(("Dropout", "x,HALF,TRUE", "y"), y=(6, 1, 5), constants=TRAINING),
@@ -936,7 +940,8 @@ NOT_GENERATED = {
     ),
     "lengths and backwards": (
         recurrent("GRU", (5, 1, 6, 4), lengths=[3], direction="reverse"),
-        "GRU operator 'my_gru': a sequence of a length that varies is read forward only",
+        "GRU operator 'my_gru': a sequence of a length that varies is read forward only, and in a whole window: export"
+        " it without sequence_lens",
     ),
     "lengths of several": (
         recurrent("GRU", (5, 1, 6, 4), lengths=[3, 4]),
