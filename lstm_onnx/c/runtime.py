@@ -32,6 +32,8 @@ NEEDS_ONNX = True
 
 MODES = ("forward", "stream")
 
+PREPARES = True
+
 
 def availability(device: str = "cpu") -> Availability:
     """Ready if there is a C compiler; the version is that of the generated code and that of the compiler."""
@@ -98,6 +100,8 @@ class _NetworkStep(HostStep):
         arrays = (*self._inputs.values(), *self._outputs.values())
         step = network.bound("step" if request.mode == "stream" else "run", *arrays)
         self.first_call(step, network.bound("reset"))
+        if request.options.prepare:
+            self.prepare_next = network.bound("prepare_next")
 
     def close(self) -> None:
         super().close()
