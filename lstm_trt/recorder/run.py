@@ -207,7 +207,7 @@ class Run:
             **timed.provenance,
             **more,
         }
-        if self.step.prepare_next is not None:
+        if "prepare_ns" in columns:
             prepare_ns = columns["prepare_ns"][~columns["warmup"]]
             provenance["prepare_us"] = float(np.median(prepare_ns)) / 1e3
         return Recording(self.configuration, round, columns, provenance, timed.control, part)
