@@ -58,11 +58,10 @@ def prepare(request: Request) -> PreparedStep:
     compiler = find_compiler()
     with building(NAME, request.label):
         began = time.perf_counter()
-        model = request.model()
-        function = "step" if request.mode == "stream" else "run"
+        models = {"step" if request.mode == "stream" else "run": request.model()}
         file = c_file(
-            model if function == "run" else None,
-            model if function == "step" else None,
+            models.get("run"),
+            models.get("step"),
             native_target(),
             "network",  # the same for all networks: equal code is compiled once
             states=request.states,
@@ -74,7 +73,7 @@ def prepare(request: Request) -> PreparedStep:
         if file.precision != "fp32":
             from lstm_onnx.c import export as to_c  # with what evaluates, which other recordings do not load
 
-            answers = to_c.known_answers(file, {function: model}, request.states)
+            answers = to_c.known_answers(file, models, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
                 raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
         facts = {
