@@ -32,6 +32,8 @@ NEEDS_ONNX = True
 
 MODES = ("forward", "stream")
 
+PREPARES = True
+
 
 def availability(device: str = "cpu") -> Availability:
     """Ready if there is a C compiler; the version is that of the generated code and that of the compiler."""
@@ -56,11 +58,10 @@ def prepare(request: Request) -> PreparedStep:
     compiler = find_compiler()
     with building(NAME, request.label):
         began = time.perf_counter()
-        model = request.model()
-        function = "step" if request.mode == "stream" else "run"
+        models = {"step" if request.mode == "stream" else "run": request.model()}
         file = c_file(
-            model if function == "run" else None,
-            model if function == "step" else None,
+            models.get("run"),
+            models.get("step"),
             native_target(),
             "network",  # the same for all networks: equal code is compiled once
             states=request.states,
@@ -72,7 +73,7 @@ def prepare(request: Request) -> PreparedStep:
         if file.precision != "fp32":
             from lstm_onnx.c import export as to_c  # with what evaluates, which other recordings do not load
 
-            answers = to_c.known_answers(file, {function: model}, request.states)
+            answers = to_c.known_answers(file, models, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
                 raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
         facts = {
@@ -98,6 +99,8 @@ class _NetworkStep(HostStep):
         arrays = (*self._inputs.values(), *self._outputs.values())
         step = network.bound("step" if request.mode == "stream" else "run", *arrays)
         self.first_call(step, network.bound("reset"))
+        if request.options.prepare:
+            self.prepare_next = network.bound("prepare_next")
 
     def close(self) -> None:
         super().close()

@@ -180,10 +180,11 @@ class Periodic(Timed):
     ) -> str | None:
         if mean_us <= (self.gap or 0):
             return None
-        mean = f"the mean call time of {microseconds(mean_us)} us"
-        late = f"{mean} exceeds the period of {self.gap:g} us"
-        effect = "the backlog was larger at the end"
-        return f"{late}: {effect}, so the latencies depend on the length of the recording"
+        return (
+            f"the mean time per call of {microseconds(mean_us)} us exceeds the period of"
+            f" {self.gap:g} us: the backlog was larger at the end, so the latencies depend on the"
+            " length of the recording"
+        )
 
     def control(self, call_ns: int) -> Timed:
         return Periodic(self.gap, self.wait)

@@ -70,7 +70,9 @@ class Options(JsonFields):
     the identity: the device's name is. `io_binding`: ONNX Runtime reads and writes the same buffers
     at every call; without it, `session.run` allocates the outputs at every call. `reduce_range`:
     int8 weights have 7 bits, which `describe` sets where the processor's 8-bit products would
-    saturate.
+    saturate. `prepare`: after each step of a stream with periodic arrivals, its
+    `prepare_next` computes what of the next step does not depend on its inputs, which is not part
+    of the latency.
     """
 
     precision: str = described(
@@ -103,6 +105,15 @@ class Options(JsonFields):
     )
     reduce_range: bool = described(
         False, heading="weights", values={True: "7 bits", False: "full"}, added=True
+    )
+    prepare: bool = described(
+        False,
+        help="runtime c: call prepare_next after each step of a stream with periodic arrivals; the "
+        "latency is that of the step alone",
+        heading="step",
+        plain=True,
+        values={True: "prepared", False: "unprepared"},
+        added=True,
     )
 
     def __post_init__(self) -> None:
@@ -214,8 +225,10 @@ class Protocol:
         if self.until is None:
             for name in _OF_UNTIL:
                 if getattr(self, name) is not None:
-                    only = f"{name} is for recordings that end when they are decided"
-                    raise UsageError(f"{only}: add --until decided")
+                    raise UsageError(
+                        f"{name} is for recordings that end when they are decided:"
+                        " add --until decided"
+                    )
             return
         one_of("until", self.until, ("decided",))
         if self.for_s is not None:
@@ -235,8 +248,9 @@ class Protocol:
         if self.wait is None:
             object.__setattr__(self, "wait", kind.WAITS[0])
         elif self.wait not in kind.WAITS and len(kind.WAITS) == 1:
-            only = f"wait applies to periodic arrivals only, not to {self.arrival}"
-            raise UsageError(f"{only}: remove it")
+            raise UsageError(
+                f"wait applies to periodic arrivals only, not to {self.arrival}: remove it"
+            )
         one_of("wait", self.wait, kind.WAITS)
         for other in KINDS.values():
             if other.FIELD is not None:
@@ -251,12 +265,14 @@ class Protocol:
         value = getattr(self, field)
         if value is None:
             if of is chosen:
-                flag = field.replace("_", "-")
-                raise UsageError(f"{of.NAME} arrivals need {field}: give --{flag}")
+                raise UsageError(
+                    f"{of.NAME} arrivals need {field}: give --{field.replace('_', '-')}"
+                )
             return
         if of is not chosen:
-            only = f"{field} applies to {of.NAME} arrivals only, not to {chosen.NAME}"
-            raise UsageError(f"{only}: remove it")
+            raise UsageError(
+                f"{field} applies to {of.NAME} arrivals only, not to {chosen.NAME}: remove it"
+            )
         least, most = SHORTEST_GAP_S * of.PER_S, LONGEST_GAP_S * of.PER_S
         object.__setattr__(self, field, checked_time(field, value, least, most))
 

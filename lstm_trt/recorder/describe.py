@@ -45,20 +45,33 @@ def describe(
     options = replace(options, device=options.device or module.DEVICES[0])
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
-        instead = "use --mode forward, or another runtime such as onnxruntime"
-        raise UsageError(f"{runtime} has no mode stream: {instead}")
+        raise UsageError(
+            f"{runtime} has no mode stream: use --mode forward, or another runtime such as"
+            " onnxruntime"
+        )
     protocol = protocol or Protocol()
-    if protocol.after_warmup and mode != "stream":
-        streams = "--after-warmup is for streams, which carry a state into the silence"
-        raise UsageError(f"{streams}: add --mode stream")
+    if mode != "stream":
+        if protocol.after_warmup:
+            raise UsageError(
+                "--after-warmup is for streams, which carry a state into the silence:"
+                " add --mode stream"
+            )
+        if options.prepare:
+            raise UsageError("--prepare is for streams, between two steps: add --mode stream")
+    elif options.prepare and protocol.arrival != "periodic":
+        raise UsageError(
+            f"--prepare needs time between the steps, not {protocol.arrival} arrivals:"
+            " add --arrival periodic"
+        )
     asked = Configuration(
         workload.in_mode(mode), runtime, "unknown", "unknown", options, protocol, mode
     )
     if not anywhere:
         return _here(asked, preparer)
     if options.cores:
-        instead = "leave them out, or the executor (--scheduler)"
-        raise UsageError(f"--cores are those of one machine: {instead}")
+        raise UsageError(
+            "--cores are those of one machine: leave them out, or the executor (--scheduler)"
+        )
     return asked
 
 

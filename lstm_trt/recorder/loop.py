@@ -3,8 +3,9 @@
 It is independent of LSTMs: it calls a given `step`. A trial is timed by
 `time.perf_counter_ns` (CLOCK_MONOTONIC) directly before and after one call. Context switches
 and page faults are read once after each trial, outside the timed region, so a trial's counts
-cover the trial and about 1 us of the recorder's own work before it. Between blocks the
-machine's state is read; the `settle` trials after that are marked as warm-up.
+cover the trial and about 1 us of the recorder's own work before it. If the step has `prepare_next`,
+that is called next, and timed by itself. Between blocks the machine's state is read; the `settle`
+trials after that are marked as warm-up.
 
 When calls start is a matter of the arrivals (`config.arrivals`): closed, periodic or paused.
 
@@ -51,12 +52,17 @@ class Block:
     """Buffers for one block's rows, written once in advance so that the loop causes no page faults
     in them."""
 
-    def __init__(self, capacity: int, arrivals: Closed) -> None:
+    def __init__(
+        self, capacity: int, arrivals: Closed, prepare_next: Callable[[], Any] | None = None
+    ) -> None:
         self.rows = 0
         self._arrivals = arrivals
+        self._prepare_next = prepare_next
         names = ["start_ns", "latency_ns", *_USAGE_FIELDS]
         if isinstance(arrivals, Timed):
             names.append("intended_ns")
+        if prepare_next is not None:
+            names.append("prepare_ns")
         self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
 
     def run(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
@@ -68,6 +74,8 @@ class Block:
         start_of, latency_of = self._columns["start_ns"], self._columns["latency_ns"]
         switches, minor, major = (self._columns[name] for name in _USAGE_FIELDS)
         due_of: Any = self._columns.get("intended_ns")
+        prepared_of: Any = self._columns.get("prepare_ns")
+        prepare_next = self._prepare_next
         clock, usage = time.perf_counter_ns, resource.getrusage
         arrivals = self._arrivals
         before = arrivals.before
@@ -92,6 +100,10 @@ class Block:
                 due = arrivals.due_ns
                 latency_of[row] = end - due
                 due_of[row] = due
+            if prepare_next is not None:
+                began = clock()
+                prepare_next()
+                prepared_of[row] = clock() - began
             if end > limit:
                 break
         self.rows = row + 1
@@ -153,18 +165,21 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
     was due. The check does not depend on the machine's load, since both clocks include all delays.
     """
     start, end = columns["start_ns"], ends(columns)
+    free = end + columns.get("prepare_ns", 0)
     by_stamps, by_raw = last.monotonic_ns - first.monotonic_ns, last.raw_ns - first.raw_ns
     allowed = (
         CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
     )
     if abs(by_stamps - by_raw) > allowed:
-        took = f"{by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
-        raise RunFailed(f"self-check: the loop took {took}")
-    if (end < start).any() or (start[1:] < end[:-1]).any():
+        raise RunFailed(
+            f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC"
+            f" and {by_raw} ns by CLOCK_MONOTONIC_RAW"
+        )
+    if (end < start).any() or (start[1:] < free[:-1]).any():
         raise RunFailed("self-check: a trial starts before the previous one ended")
     if "intended_ns" in columns and (start < columns["intended_ns"]).any():
         raise RunFailed("self-check: a trial starts before it was due")
-    if start[0] < first.monotonic_ns or end[-1] > last.monotonic_ns:
+    if start[0] < first.monotonic_ns or free[-1] > last.monotonic_ns:
         raise RunFailed("self-check: a trial's timestamps are outside the loop")
     return {
         "loop_ns": by_stamps,
@@ -185,7 +200,7 @@ class Trials:
 
     `columns`: name -> int64 array with one entry per row (`warmup` is bool); a column that
     was not measured is absent. `start_ns` and, with periodic arrivals, `intended_ns` are
-    counted from the start of the loop.
+    counted from the start of the loop. `inside_ns`: of all calls, each with `prepare_next`.
     `blocks`: first row, number of rows, and what changed on the machine during each block.
     `self_check`: how well the two clocks agree, see `check_clocks`.
     """
@@ -200,9 +215,8 @@ class Trials:
     @property
     def median_ns(self) -> float:
         """Median time of the timed calls, from start to end."""
-        return float(
-            np.median((ends(self.columns) - self.columns["start_ns"])[~self.columns["warmup"]])
-        )
+        taken_ns = ends(self.columns) - self.columns["start_ns"]
+        return float(np.median(taken_ns[~self.columns["warmup"]]))
 
 
 def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float]:
@@ -246,8 +260,9 @@ class Loop:
     its results); `device_times` returns the device times of the block's rows. With more than one
     thread, context switches and page faults of the whole process are counted, else those of this
     thread. `switches` measures the time off the core. `after_warmup` is called once, before the
-    first timed trial. `first_pair` and `last_pair` are the two clocks before the first block and
-    after the last; `restart` resets them, to exclude time that was not spent in the loop.
+    first timed trial, `prepare_next` after each trial. `first_pair` and `last_pair` are the two
+    clocks before the first block and after the last; `restart` resets them, to exclude time that
+    was not spent in the loop.
     """
 
     def __init__(
@@ -260,13 +275,14 @@ class Loop:
         device_times: Callable[[], Mapping[str, np.ndarray]] = dict,
         switches: Switches | None = None,
         after_warmup: Callable[[], None] | None = None,
+        prepare_next: Callable[[], Any] | None = None,
     ) -> None:
         self._switches, self._after_warmup = switches, after_warmup
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
         self._read_machine, self._device_times = read_machine, device_times
         marked = max(protocol.warmup, protocol.settle)
-        self._block = Block(protocol.block_trials + marked, protocol.arrivals())
+        self._block = Block(protocol.block_trials + marked, protocol.arrivals(), prepare_next)
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
         self._budget_ns = max(
             protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s))
@@ -350,6 +366,8 @@ class Loop:
         }
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
+        if "prepare_ns" in columns:
+            inside_ns += int(columns["prepare_ns"].sum())
         wall_ns = self_check["loop_ns"]
         for name in ("start_ns", "intended_ns"):
             if name in columns:
@@ -371,24 +389,29 @@ def between_calls(
     Its CPU time, and its time of waiting for a core, are known for the whole loop, and within calls
     by its times off the core. None where either is not measured.
     """
-    cpu_ns, runnable_ns = (
-        counters.total(blocks, "thread_cpu_ns"),
-        counters.total(blocks, "runnable_ns"),
-    )
+    cpu_ns = counters.total(blocks, "thread_cpu_ns")
+    runnable_ns = counters.total(blocks, "runnable_ns")
     if "off_core_ns" not in columns or cpu_ns is None or runnable_ns is None:
         return None
-    outside_ns = wall_ns - inside_ns
+    left_ns = wall_ns - inside_ns
     cpu_of_calls_ns = inside_ns - columns["off_core_ns"].sum()
-    recorder_ns = int(np.clip(cpu_ns - cpu_of_calls_ns, 0, outside_ns))
-    runnable_ns = int(
-        np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, outside_ns - recorder_ns)
-    )
-    waiting_ns = outside_ns - recorder_ns - runnable_ns
-    return {"recorder_ns": recorder_ns, "runnable_ns": runnable_ns, "waiting_ns": waiting_ns}
+    recorder_ns = int(np.clip(cpu_ns - cpu_of_calls_ns, 0, left_ns))
+    left_ns -= recorder_ns
+    runnable_ns = int(np.clip(runnable_ns - columns["preempted_ns"].sum(), 0, left_ns))
+    return {
+        "recorder_ns": recorder_ns,
+        "runnable_ns": runnable_ns,
+        "waiting_ns": left_ns - runnable_ns,
+    }
 
 
-def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
-    """Check that the period is long enough, by a few calls in a closed loop that are not recorded.
+def pilot(
+    step: Callable[[], None],
+    protocol: Protocol,
+    prepare_next: Callable[[], Any] | None = None,
+) -> dict:
+    """Check that the period is long enough, by a few calls in a closed loop that are not recorded,
+    each with `prepare_next` if there is one.
 
     Returns `{"calls", "median_us"}`. Raises `PeriodTooShort` if the period is below the
     median: the backlog of calls would grow without limit.
@@ -399,14 +422,19 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
         while len(taken) < rounds and (len(taken) < 3 or time.perf_counter_ns() < limit):
             start = time.perf_counter_ns()
             step()
+            if prepare_next is not None:
+                prepare_next()
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us is not None and protocol.period_us < median_us:
-        pilot_of = f"{microseconds(median_us)} us (pilot of {len(taken)} calls)"
-        median = f"the step's median latency of {pilot_of}"
-        remedy = f"use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
-        short = f"the period of {protocol.period_us:g} us is shorter than {median}"
-        raise PeriodTooShort(f"{short}: delays would grow without limit; {remedy}")
+        median = (
+            "step's median latency" if prepare_next is None else "median of step and prepare_next"
+        )
+        raise PeriodTooShort(
+            f"the period of {protocol.period_us:g} us is shorter than the {median} of"
+            f" {microseconds(median_us)} us (pilot of {len(taken)} calls): delays would grow"
+            f" without limit; use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
+        )
     return {"calls": len(taken), "median_us": median_us}
 
 

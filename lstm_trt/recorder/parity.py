@@ -59,8 +59,9 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
             bound = _bound_by_rounded(outputs, gate, precision, bound)
         if not error <= bound:
             differ = "differ" if gate.of == "outputs" else "differs"
-            limit = f"limit for {precision}: {bound:g}"
-            raise ParityFailed(f"{gate.of} {differ} from {_far(gate, error)}; {limit}")
+            raise ParityFailed(
+                f"{gate.of} {differ} from {_far(gate, error)}; limit for {precision}: {bound:g}"
+            )
         reason = hollow(gate, max(PARITY_BOUNDS["fp32"], IGNORED_MULTIPLE * error))
     return {
         "of": gate.of,
@@ -78,6 +79,8 @@ def _last_outputs(step: PreparedStep, gate: Gate) -> dict[str, np.ndarray]:
     step.reset()
     every: list[dict[str, np.ndarray]] = []
     for inputs in gate.inputs:
+        if step.prepare_next is not None:
+            step.prepare_next()
         step.load_inputs(inputs)
         step.step()
         if gate.every:
@@ -92,8 +95,9 @@ def _error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in expected.items()}
     if found != wanted:
-        shapes = f"{_shapes(found, wanted)}, expected {_shapes(wanted, found)}"
-        raise ParityFailed(f"outputs have shape {shapes}")
+        raise ParityFailed(
+            f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}"
+        )
     return largest_error(outputs, expected)
 
 
@@ -114,9 +118,10 @@ def _bound_by_rounded(
         error = largest_error(outputs, expected)
         to_rounded = largest_error(outputs, rounded)
         if max(to_rounded, typical) < error <= bound:
-            near = f"only by {to_rounded:.2g} from those of the network rounded to bf16"
-            far = f"they differ from {_far(gate, error)}, and {near}"
-            raise ParityFailed(f"{gate.of} are not those of {precision}: {far}")
+            raise ParityFailed(
+                f"{gate.of} are not those of {precision}: they differ from {_far(gate, error)}, and"
+                f" only by {to_rounded:.2g} from those of the network rounded to bf16"
+            )
     return bound
 
 

@@ -63,8 +63,10 @@ class Recorded:
             return
         text = f"{self.failure.stage}: {self.failure.reason}"
         if kept:
-            until = "until it is deleted or the configuration is recorded"
-            text += f"; {self.path} keeps this failure {until}"
+            text += (
+                f"; {self.path} keeps this failure until it is deleted or the configuration is"
+                " recorded"
+            )
         raise WorkerLost(self.failure.stage, text)
 
 
@@ -203,9 +205,11 @@ class WorkerPool:
         preparer.check(configuration)
         if preparer.FRESH_PROCESS:
             self.end_workers()
-        memory_bytes = self.memory_limit or self._most_memory
-        silence_s = silence_limit_s(configuration.protocol)
-        limits = Limits(self.time_limit_s, memory_bytes, silence_s)
+        limits = Limits(
+            self.time_limit_s,
+            self.memory_limit or self._most_memory,
+            silence_limit_s(configuration.protocol),
+        )
         worker = self._worker(configuration)  # starts while the reference is made
         with self._reference(configuration, limits, times) as reference:
             lock = timing_lock(resources(configuration.options), self._wait, tell_holder)
@@ -291,15 +295,16 @@ def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | 
     """
     found = []
     if control:
-        calls = count(control["calls"], "call")
         found.append(
-            f"control run of an empty step: max {microseconds(control['max_us'])} us of {calls}"
+            f"control run of an empty step: max {microseconds(control['max_us'])} us"
+            f" of {count(control['calls'], 'call')}"
         )
     if clock["median_share"] >= SHOWN_SHARE:
-        empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-        share = percent(clock["median_share"])
-        costs = f"an empty step takes {empty}, {share} of the median"
-        found.append(f"{costs}; calls from {shortest} are resolved")
+        found.append(
+            f"an empty step takes {latency(clock['call_ns'] / 1e3, 2)},"
+            f" {percent(clock['median_share'])} of the median;"
+            f" calls from {latency(clock['shortest_us'], 2)} are resolved"
+        )
     if nan_reaches_output is False:
         found.append(nan_text(False))
     return found
@@ -316,8 +321,9 @@ def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
     """Raises `UsageError` unless there is at least one round and the time limit is positive."""
     check_whole("rounds", rounds, 1)
     if time_limit_s is not None:
-        must = "the time limit must be greater than 0 s"
-        check_number(must, time_limit_s, lambda seconds: seconds > 0)
+        check_number(
+            "the time limit must be greater than 0 s", time_limit_s, lambda seconds: seconds > 0
+        )
 
 
 def silence_limit_s(protocol: Protocol) -> float:

@@ -160,6 +160,7 @@ class Run:
             device_times=self.step.device_times if has_clocks else dict,
             switches=self.switches,
             after_warmup=silent,
+            prepare_next=self.step.prepare_next,
         )
 
     def recording(self, timed: Pass, round: int, part: int | None, more: Mapping) -> Recording:
@@ -171,19 +172,22 @@ class Run:
         warnings = list(trials.warnings)
         warnings += self._device_warnings(timed, described)
         if trials.median_ns < 1e3 * clock["shortest_us"]:
-            empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-            unresolved = f"most calls take less than {shortest} and are not resolved"
-            warnings.append(f"{unresolved}: an empty step takes {empty}")
+            warnings.append(
+                f"most calls take less than {latency(clock['shortest_us'], 2)} and are not"
+                f" resolved: an empty step takes {latency(clock['call_ns'] / 1e3, 2)}"
+            )
         options = self.configuration.options
-        tasks = len(os.listdir("/proc/self/task"))
-        pinned_to = sorted(os.sched_getaffinity(0))
         loop_ns = trials.self_check["loop_ns"]
         numbers = np.arange(len(trials.columns["latency_ns"]), dtype=np.int64)
         columns = {"trial": numbers, **trials.columns}
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
-            "threads": {"asked": options.threads, "pinned_to": pinned_to, "process_tasks": tasks},
+            "threads": {
+                "asked": options.threads,
+                "pinned_to": sorted(os.sched_getaffinity(0)),
+                "process_tasks": len(os.listdir("/proc/self/task")),
+            },
             "runtime": described,
             "clock": clock,
             "self_check": trials.self_check,
@@ -203,6 +207,9 @@ class Run:
             **timed.provenance,
             **more,
         }
+        if "prepare_ns" in columns:
+            prepare_ns = columns["prepare_ns"][~columns["warmup"]]
+            provenance["prepare_us"] = float(np.median(prepare_ns)) / 1e3
         return Recording(self.configuration, round, columns, provenance, timed.control, part)
 
     def _device_warnings(self, timed: Pass, described: Mapping[str, Any]) -> list[str]:
@@ -215,13 +222,15 @@ class Run:
             warnings += clock_warnings((before, *timed.trials.blocks, after))
             # Newer versions of PyTorch keep bfloat16 from cuDNN.
             if described.get("lstm_kernel") == "operators":
-                count = sum(described["operators"].values())
                 warnings.append(
-                    f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators"
+                    "PyTorch did not use cuDNN's LSTM: a call was"
+                    f" {sum(described['operators'].values())} separate operators"
                 )
         if described.get("graph_fallback"):
-            reason = described["graph_fallback"]
-            warnings.append(f"the CUDA graph was refused, the engine ran without it: {reason}")
+            warnings.append(
+                "the CUDA graph was refused, the engine ran without it:"
+                f" {described['graph_fallback']}"
+            )
         return warnings
 
 
@@ -280,7 +289,7 @@ def set_up(configuration: Configuration, reference: Mapping, send: Send) -> Iter
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
                 provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
             if protocol.period_us:
-                provenance["pilot"] = pilot(step.step, protocol)
+                provenance["pilot"] = pilot(step.step, protocol, step.prepare_next)
             step.reset()
             step.device_times()  # discards those of steps that are no trials
             provenance["gpu_before"] = watcher.gpu_state()

@@ -157,12 +157,21 @@ def soak(  # noqa: PLR0913
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})
-        how = {"control": control, "asked_s": rest.asked_s}
-        outcome = pool.record_configuration(configuration, rest.round, folder, listener, **how)
+        outcome = pool.record_configuration(
+            configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s
+        )
         outcome.check()
         paths = list(folders.contents(folder).parts[configuration.id, rest.round].values())
         first = files.read(paths[0], ()).provenance
-    trials = outcome.written.trials if outcome.written else 0
-    recorded = rest.round, paths, trials, rest.continues
-    checks = first["control"], first["clock"], first["parity"]["nan_reaches_output"]
-    return Soak(configuration, folder, *recorded, *checks, [*damaged, *outcome.warnings])
+    return Soak(
+        configuration,
+        folder,
+        rest.round,
+        paths,
+        outcome.written.trials if outcome.written else 0,
+        rest.continues,
+        first["control"],
+        first["clock"],
+        first["parity"]["nan_reaches_output"],
+        [*damaged, *outcome.warnings],
+    )

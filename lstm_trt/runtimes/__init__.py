@@ -16,6 +16,7 @@ Optional attributes:
     ONNX_RULES   what it reads of ONNX's recurrent operators (`export.onnx_checks.Rules`), if it
                  needs ONNX files
     MODES        ("forward", "stream") if it can carry state from call to call
+    PREPARES     True if its steps have `prepare_next` in streams with the option `prepare`
     parser_refusal(content, name) -> str | None
                  why it rejects an ONNX model, if it knows without its device
     supports(workload, mode, device) -> str | None

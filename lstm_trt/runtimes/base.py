@@ -132,6 +132,10 @@ class PreparedStep(ABC):
     #: Preparation times in seconds by name, such as "build_s"; empty if they were not measured.
     costs: Mapping[str, float] = {}
 
+    #: With the option `prepare`, what is called between two steps: it computes what the next one
+    #: needs and does not depend on its inputs.
+    prepare_next: Callable[[], Any] | None = None
+
     @abstractmethod
     def step(self) -> None:
         """Copy in, compute, copy out, wait."""
@@ -193,10 +197,8 @@ class BufferedStep(PreparedStep):
 
     def close(self) -> None:
         self._inputs = None
-        for name in (
-            "step",
-            "reset",
-        ):  # leaves the methods: `step` above raises, `reset` does nothing
+        # What the class has stays: `step` above raises, `reset` does nothing.
+        for name in ("step", "reset", "prepare_next"):
             vars(self).pop(name, None)
 
 
@@ -273,7 +275,8 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
     For the precision this is `UnsupportedPrecision`.
 
     Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device
-    clocks `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
+    clocks `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`, those whose steps
+    have `prepare_next` on request `PREPARES`.
     `reduces_range(options)` says whether int8 weights have 7 bits on this processor.
     """
     device = options.device
@@ -286,20 +289,29 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
         raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
     if options.graph and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
-    if options.device_clocks != "off" and device == "cpu":
+    has_clocks = options.device_clocks != "off"
+    if has_clocks and device == "cpu":
         raise UsageError(
             f"{name} runs on the CPU, which has no device clocks: omit --device-clocks"
         )
-    if not options.io_binding and not getattr(runtime, "IO_BINDING", False):
-        raise UsageError(
-            f"{name} has no I/O binding that could be switched off: omit --no-io-binding"
-        )
-    if options.graph and not getattr(runtime, "GRAPHS", False):
-        raise UsageError(
-            f"{name} has no optional CUDA graph: omit --graph, or use pytorch-cudagraph or tensorrt"
-        )
-    if options.device_clocks != "off" and not getattr(runtime, "DEVICE_CLOCKS", False):
-        raise UsageError(f"{name} has no device clocks: omit --device-clocks")
+    for is_asked, attribute, lacking, omit in (
+        (
+            not options.io_binding,
+            "IO_BINDING",
+            "I/O binding that could be switched off",
+            "--no-io-binding",
+        ),
+        (
+            options.graph,
+            "GRAPHS",
+            "optional CUDA graph",
+            "--graph, or use pytorch-cudagraph or tensorrt",
+        ),
+        (has_clocks, "DEVICE_CLOCKS", "device clocks", "--device-clocks"),
+        (options.prepare, "PREPARES", "prepare_next", "--prepare, or use the runtime c"),
+    ):
+        if is_asked and not getattr(runtime, attribute, False):
+            raise UsageError(f"{name} has no {lacking}: omit {omit}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import (
     is_typeddict,
 )
 
+from lstm_trt.config.format import microseconds
 from lstm_trt.store import joins
 
 
@@ -171,6 +172,16 @@ class Provenance(TypedDict, total=False):
     switches: Annotated[Switches | None, Fact(joins.last)]  # of all parts so far
     others: Annotated[Others | None, Fact(joins.others)]
     unexplained_cpu_ns: Annotated[int | None, Fact(joins.total)]
+    prepare_us: Annotated[
+        float | None,
+        Fact(
+            joins.largest,
+            "prepare_us",
+            "prepare us",
+            microseconds,
+            "prepare: median time of prepare_next after a step, the largest of the rounds",
+        ),
+    ]
     gpu_before: Any
     gpu_after: Annotated[Any, Fact(joins.last)]
 

@@ -36,6 +36,7 @@ COLUMNS = (
     "start_ns",
     "intended_ns",  # periodic arrivals
     "latency_ns",
+    "prepare_ns",  # `prepare_next` after the call, which is not part of its latency
     "enqueue_ns",  # until the work was handed to the device
     "h2d_ns",  # on the device's own clock
     "compute_ns",

@@ -84,6 +84,8 @@ def configuration_of(for_s: float = 3.0, **protocol) -> Configuration:
 class PlantedStep:
     """`silent_after`: after how many calls it got the inputs of silence."""
 
+    prepare_next = None
+
     def __init__(self, step):
         self._step, self.calls, self.silent_after = step, 0, []
 
