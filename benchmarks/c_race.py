@@ -258,8 +258,9 @@ def peer_competitor(library: ctypes.PyDLL, shape: lab.LstmShape, x: np.ndarray) 
     KEPT.append(weights)
     library.peer_init(ctypes.c_void_p(weights.ctypes.data))
     library.peer_reset()
-    arrays = (ctypes.c_void_p(array.ctypes.data) for array in (x, y))
-    return Competitor(partial(library.peer_step, *arrays), lambda: y)
+    library.peer_step.restype = None
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, y, weights)]
+    return Competitor(partial(library.peer_step, *pointers), lambda: y)
 
 
 def prepared(request: Request, runtime: str, options: lab.Options) -> PreparedStep:
@@ -282,8 +283,8 @@ def on_one_core(request: Request, checkouts: Path) -> dict[str, Competitor]:
     if request.mode == "stream":
         step = prepared(request, *COMPETITORS[FIRST])
         competitors[PREPARED] = of_runtime(step, step._network.bound("prepare_next"))
+    shape = request.workload
     for name, peer in PEERS.items():
-        shape = request.workload
         library = peer_library(peer, shape, checkouts) if peer.is_here(checkouts) else None
         if library is not None:
             competitors[name] = peer_competitor(library, shape, request.inputs[INPUT])

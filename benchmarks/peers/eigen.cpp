@@ -82,7 +82,7 @@ void peer_reset(void)
     for (auto &layer : others) layer.reset();
 }
 
-void peer_step(const float *x, float *y)
+void peer_step(const float *x, float *y, void *)
 {
     if (ROWS > 1) peer_reset();
     first.run(Eigen::Map<const Matrix<FEATURES, ROWS>>(x));
