@@ -1,16 +1,20 @@
-"""C code in fp32, and with weights in bf16 and int8, beside other code: `.venv/bin/python benchmarks/c_race.py`.
+"""Generated C code beside other code: `.venv/bin/python benchmarks/c_race.py`.
 
-A call of a stream, or of a window, of each network by each competitor, alternately, from Python on one core: generated
-C code; ONNX Runtime, also with a thread for each core, its default; and what `--peers FOLDER` has of RTNeural, keras2c,
-onnx2c (checkouts with these names, of onnx2c also its program as onnx2c/build/onnx2c; RTNeural is compiled with
-Eigen), with -O3 -march=native -ffast-math. Then C code with a thread for each core. All compute the same outputs. Each
-of several processes gives the ratios of the medians to that of the code in fp32; printed are the medians in us and the
-ratios, the middle one with the lowest and the highest. Where the weights exceed the first-level cache a call is bound
-by reading them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; with peers it
-takes twenty minutes.
+A call of a stream, or of a window, of each network by each competitor, alternately, from Python on
+one core: C code in fp32, with weights in bf16 and in int8, and of streams in fp32 after an untimed
+`prepare_next`; ONNX Runtime, also with a thread for each core, its default; Eigen, in code written
+by hand (`peers/eigen.cpp`), where `apt install libeigen3-dev` installed it; and what `--peers
+FOLDER` has of RTNeural, keras2c and onnx2c (checkouts with these names, of onnx2c also its program
+as onnx2c/build/onnx2c), with -O3 -march=native -ffast-math. Then C code with a thread for each
+core. All compute the same outputs. Each of several processes gives the ratios of the medians to
+that of the code in fp32; printed are the medians in us and the ratios, the middle one with the
+lowest and the highest. Where the weights exceed the first-level cache a call is bound by reading
+them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; with all
+peers it takes twenty minutes.
 
-`--before CHECKOUT --onnx FILE --size NAME=N` compares the code for a window of a file with that of another checkout of
-this repository: bytes of source, seconds of the compiler, and the ratio of the times of calls that alternate.
+`--before CHECKOUT --onnx FILE --size NAME=N` compares the code for a window of a file with that of
+another checkout of this repository: bytes of source, seconds of the compiler, and the ratio of the
+times of calls that alternate.
 """
 
 import argparse
@@ -18,13 +22,15 @@ import ctypes
 import json
 import mmap
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -40,8 +46,23 @@ from lstm_trt.export.network import make_weights
 from lstm_trt.export.to_onnx import INPUT, export_network
 from lstm_trt.runtimes.base import PreparedStep, Request
 
-TICKS = [(1, 8), (1, 16), (1, 32), (1, 64), (2, 64), (1, 128), (2, 200), (2, 256), (3, 256), (3, 960)]
-SHAPES = [(*tick, 1) for tick in TICKS] + [(1, 32, 32), (1, 20, 100), (2, 64, 64), (2, 200, 128)]
+TICKS = [
+    (1, 8),
+    (1, 16),
+    (1, 32),
+    (1, 64),
+    (2, 64),
+    (1, 128),
+    (2, 200),
+    (2, 256),
+    (3, 256),
+    (3, 960),
+]
+WINDOWS = [(1, 32, 32), (1, 20, 100), (2, 64, 64), (2, 200, 128)]
+
+#: Layers, units and time steps of a call.
+SHAPES = [(layers, units, 1) for layers, units in TICKS] + WINDOWS
+
 CORES = len(os.sched_getaffinity(0))
 
 #: Name -> runtime and options.
@@ -54,17 +75,48 @@ COMPETITORS = {
 }
 FIRST = "fp32"
 
-#: Timed after the others, since their helpers keep the other cores busy.
-TOGETHER = {
-    f"fp32, {CORES} threads": ("c", lab.Options(threads=CORES)),
-    f"int8, {CORES} threads": ("c", lab.Options(threads=CORES, precision="int8")),
-}
+#: The step of a stream after `prepare_next`, which is not timed.
+PREPARED = "fp32, prepared"
 
-#: Source in the folder `peers` -> what is included from the checkout of this name, and the compiler.
+#: Timed after the others, since their helpers keep the other cores busy.
+TOGETHER = {}
+if CORES > 1:
+    TOGETHER[f"fp32, {CORES} threads"] = ("c", lab.Options(threads=CORES))
+    TOGETHER[f"int8, {CORES} threads"] = ("c", lab.Options(threads=CORES, precision="int8"))
+
+EIGEN = "/usr/include/eigen3"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Other code: a source in the folder `peers`, how it is compiled, and what must be there.
+
+    `needs` and `includes` are places in the folder with the checkouts, or absolute.
+    """
+
+    source: str
+    compiler: tuple[str, ...]
+    needs: str
+    includes: tuple[str, ...] = ()
+
+    def is_here(self, checkouts: Path) -> bool:
+        return (checkouts / self.needs).exists() and shutil.which(self.compiler[0]) is not None
+
+
+CPP = ("g++", "-std=c++17")
+C = ("gcc", "-std=gnu99")
+RTNEURAL = (
+    "RTNeural",
+    "RTNeural/modules",
+    "RTNeural/modules/Eigen",
+    "RTNeural/modules/json",
+    EIGEN,
+)
 PEERS = {
-    "rtneural.cpp": ("RTNeural", ("", "modules", "modules/Eigen", "modules/json"), ("g++", "-std=c++17")),
-    "keras2c.c": ("keras2c", ("include",), ("gcc", "-std=gnu99")),
-    "onnx2c.c": ("onnx2c", (), ("gcc", "-std=gnu99")),
+    "Eigen": Peer("eigen.cpp", CPP, EIGEN, (EIGEN,)),
+    "RTNeural": Peer("rtneural.cpp", CPP, "RTNeural", RTNEURAL),
+    "keras2c": Peer("keras2c.c", C, "keras2c", ("keras2c/include",)),
+    "onnx2c": Peer("onnx2c.c", C, "onnx2c/build/onnx2c"),
 }
 
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -78,136 +130,211 @@ KEPT: list[np.ndarray] = []
 #: Time of one competitor on one network in a process, in s, and blocks of calls that alternate.
 SECONDS, BLOCKS = 0.5, 20
 
-#: Largest difference of outputs from those in fp32, relative to the largest: of the same precision, and of others.
+#: Largest difference of outputs from those in fp32, relative to the largest: of the same precision,
+#: and of others.
 SAME, ROUNDED = 1e-5, 0.03
 
 
+@dataclass(frozen=True)
+class Competitor:
+    """`step` is timed; `before`, which is called before each step, is not."""
+
+    step: Callable[[], object]
+    outputs: Callable[[], np.ndarray]
+    before: Callable[[], object] | None = None
+
+    def times_ns(self, calls: int) -> Iterator[int]:
+        step, before = self.step, self.before
+        for _ in range(calls):
+            if before is not None:
+                before()
+            start = time.perf_counter_ns()
+            step()
+            yield time.perf_counter_ns() - start
+
+
+def lstm_constants(weights: Mapping[str, np.ndarray], layer: int) -> dict[str, np.ndarray]:
+    """W, R and B of a layer as ONNX has them, with gates in the order i, o, f, g."""
+    in_order = []
+    for part in PARTS:
+        i, f, g, o = np.split(weights[f"lstm.{part}_l{layer}"], 4)
+        in_order.append(np.concatenate([i, o, f, g]))
+    w, r, *biases = in_order
+    return {
+        f"W{layer}": w[None],
+        f"R{layer}": r[None],
+        f"B{layer}": np.concatenate(biases)[None],
+    }
+
+
 def plain_model(shape: lab.LstmShape) -> bytes:
-    """ONNX of the least operators that the network needs, as onnx2c reads it: states are inputs of a single sample."""
-    weights, units, rows = make_weights(shape, 0), shape.hidden, shape.sequence
-    constants, nodes, inputs, outputs, name = [], [], [], [], "x"
+    """ONNX of the least operators that the network needs, as onnx2c reads it.
 
-    def value(name: str, *sizes: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
-
-    def constant(name: str, array: np.ndarray) -> str:
-        constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
+    The states of a single sample are inputs and outputs.
+    """
+    weights = make_weights(shape, 0)
+    constants = {
+        "one": np.array([1], np.int64),
+        "D": weights["dense.weight"].T,
+        "DB": weights["dense.bias"],
+    }
+    inputs = {"x": (shape.sequence, 1, shape.features)}
+    outputs = {"y": (shape.sequence, 1, 1)}
+    nodes = []
+    samples = "x"
     for layer in range(shape.layers):
-        parts = [np.split(weights[f"lstm.{part}_l{layer}"], 4) for part in PARTS]
-        turned = [np.concatenate([part[gate] for gate in (0, 3, 1, 2)]) for part in parts]  # ONNX has i, o, f, g
-        given = [name, constant(f"W{layer}", turned[0][None]), constant(f"R{layer}", turned[1][None])]
-        given.append(constant(f"B{layer}", np.concatenate(turned[2:])[None]))
-        states = [f"h{layer}", f"c{layer}"] if rows == 1 else []
-        inputs += [value(state, 1, 1, units) for state in states]
-        outputs += [value(f"{state}_", 1, 1, units) for state in states]
-        made = [f"y{layer}", *(f"{state}_" for state in states)]
-        nodes.append(helper.make_node("LSTM", [*given, "", *states] if states else given, made, hidden_size=units))
-        name = f"s{layer}"
-        nodes.append(helper.make_node("Squeeze", [f"y{layer}", "one"], [name]))
-    constant("one", np.array([1], np.int64))
-    nodes.append(helper.make_node("MatMul", [name, constant("D", weights["dense.weight"].T)], ["product"]))
-    nodes.append(helper.make_node("Add", ["product", constant("DB", weights["dense.bias"])], ["y"]))
-    inputs, outputs = [value("x", rows, 1, shape.features), *inputs], [value("y", rows, 1, 1), *outputs]
-    graph = helper.make_graph(nodes, "network", inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+        of_layer = lstm_constants(weights, layer)
+        constants |= of_layer
+        given = [samples, *of_layer]
+        made = [f"y{layer}"]
+        if shape.sequence == 1:
+            for state in (f"h{layer}", f"c{layer}"):
+                inputs[state] = outputs[f"{state}_"] = (1, 1, shape.hidden)
+            given += ["", f"h{layer}", f"c{layer}"]
+            made += [f"h{layer}_", f"c{layer}_"]
+        samples = f"s{layer}"
+        nodes.append(helper.make_node("LSTM", given, made, hidden_size=shape.hidden))
+        nodes.append(helper.make_node("Squeeze", [f"y{layer}", "one"], [samples]))
+    nodes.append(helper.make_node("MatMul", [samples, "D"], ["product"]))
+    nodes.append(helper.make_node("Add", ["product", "DB"], ["y"]))
+    ends = float_values(inputs), float_values(outputs)
+    graph = helper.make_graph(nodes, "network", *ends, initializers(constants))
+    opset = helper.make_opsetid("", 13)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
 
 
-def has(folder: Path, name: str) -> bool:
-    """Whether there is a checkout, and of onnx2c its program."""
-    return (folder / name / ("build/onnx2c" if name == "onnx2c" else "")).exists()
+def float_values(sizes: Mapping[str, tuple[int, ...]]) -> list[onnx.ValueInfoProto]:
+    number = onnx.TensorProto.FLOAT
+    return [helper.make_tensor_value_info(name, number, size) for name, size in sizes.items()]
 
 
-def peer_call(source: str, shape: lab.LstmShape, folder: Path, x: np.ndarray, y: np.ndarray) -> Callable | None:
-    """A call of another library from the state zero on; None where it cannot be had."""
-    name, places, compiler = PEERS[source]
-    root, here = (folder / name).resolve(), Path(__file__).resolve().parent / "peers"
-    if not has(folder, name):
-        return None
-    with tempfile.TemporaryDirectory() as built:
-        if name == "onnx2c":
-            Path(built, "model.onnx").write_bytes(plain_model(shape))
-            code = subprocess.run([root / "build/onnx2c", "-l0", "model.onnx"], cwd=built, capture_output=True)
-            if code.returncode or len(code.stdout) > LARGEST_SOURCE:
-                return None
-            Path(built, "code.c").write_bytes(code.stdout)
-        sizes = {"LAYERS": shape.layers, "UNITS": shape.hidden, "FEATURES": shape.features, "ROWS": shape.sequence}
-        flags = ["-O3", "-march=native", "-ffast-math", "-w", "-shared", "-fPIC", f"-I{built}", f"-I{here}"]
-        flags += [f"-I{root / place}" for place in places] + [f"-D{key}={size}" for key, size in sizes.items()]
-        flags += ["-I/usr/include/eigen3"] * (name == "RTNeural")
-        subprocess.run([*compiler, *flags, here / source, "-o", f"{built}/peer.so", "-lm"], check=True)
-        library = ctypes.PyDLL(f"{built}/peer.so")
+def initializers(constants: Mapping[str, np.ndarray]) -> list[onnx.TensorProto]:
+    tensors = []
+    for name, array in constants.items():
+        tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+    return tensors
+
+
+def flat_weights(shape: lab.LstmShape) -> np.ndarray:
+    """The weights as `peers/peer.h` describes them."""
     weights = make_weights(shape, 0)
     arrays = []
     for layer in range(shape.layers):
-        w, r, wb, rb = (weights[f"lstm.{part}_l{layer}"] for part in PARTS)
-        arrays += [w, r, wb + rb]
-    flat = np.concatenate([array.ravel() for array in (*arrays, weights["dense.weight"], weights["dense.bias"])])
-    library.peer_init(ctypes.c_void_p(flat.ctypes.data))
+        w, r, bias_of_inputs, bias_of_state = (weights[f"lstm.{part}_l{layer}"] for part in PARTS)
+        arrays += [w, r, bias_of_inputs + bias_of_state]
+    arrays += [weights["dense.weight"], weights["dense.bias"]]
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def write_code_of_onnx2c(shape: lab.LstmShape, checkouts: Path, folder: Path) -> bool:
+    """Whether onnx2c can generate a source that a compiler takes."""
+    (folder / "model.onnx").write_bytes(plain_model(shape))
+    command = [(checkouts / PEERS["onnx2c"].needs).resolve(), "-l0", "model.onnx"]
+    done = subprocess.run(command, cwd=folder, capture_output=True)
+    (folder / "code.c").write_bytes(done.stdout)
+    return done.returncode == 0 and len(done.stdout) <= LARGEST_SOURCE
+
+
+def peer_library(peer: Peer, shape: lab.LstmShape, checkouts: Path) -> ctypes.PyDLL | None:
+    """The compiled code of a peer; None where it cannot be had."""
+    sources = Path(__file__).resolve().parent / "peers"
+    with tempfile.TemporaryDirectory() as folder:
+        if peer is PEERS["onnx2c"] and not write_code_of_onnx2c(shape, checkouts, Path(folder)):
+            return None
+        flags = ["-O3", "-march=native", "-ffast-math", "-w", "-shared", "-fPIC"]
+        flags += [f"-I{folder}", f"-I{sources}"]
+        flags += [f"-I{checkouts / place}" for place in peer.includes]
+        flags += [f"-DLAYERS={shape.layers}", f"-DUNITS={shape.hidden}"]
+        flags += [f"-DFEATURES={shape.features}", f"-DROWS={shape.sequence}"]
+        command = [*peer.compiler, *flags, sources / peer.source, "-o", f"{folder}/peer.so", "-lm"]
+        subprocess.run(command, check=True)
+        return ctypes.PyDLL(f"{folder}/peer.so")
+
+
+def peer_competitor(library: ctypes.PyDLL, shape: lab.LstmShape, x: np.ndarray) -> Competitor:
+    """Calls of a peer from the state zero on."""
+    weights = flat_weights(shape)
+    y = np.empty((shape.sequence, 1, 1), np.float32)
+    KEPT.append(weights)
+    library.peer_init(ctypes.c_void_p(weights.ctypes.data))
     library.peer_reset()
-    call = partial(library.peer_step, ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data))
-    KEPT.append(flat)
-    return call
+    library.peer_step.restype = None
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, y, weights)]
+    return Competitor(partial(library.peer_step, *pointers), lambda: y)
 
 
-def medians_us(shape: lab.LstmShape, peers: Path | None) -> dict[str, float]:
+def prepared(request: Request, runtime: str, options: lab.Options) -> PreparedStep:
+    return runtimes.load_runtime(runtime).prepare(replace(request, options=options))
+
+
+def of_runtime(step: PreparedStep, before: Callable[[], object] | None = None) -> Competitor:
+    def only_output() -> np.ndarray:
+        (output,) = step.outputs().values()
+        return output
+
+    return Competitor(step.step, only_output, before)
+
+
+def on_one_core(request: Request, checkouts: Path) -> dict[str, Competitor]:
+    """All competitors but those in `TOGETHER`."""
+    competitors = {}
+    for name, chosen in COMPETITORS.items():
+        competitors[name] = of_runtime(prepared(request, *chosen))
+    if request.mode == "stream":
+        step = prepared(request, *COMPETITORS[FIRST])
+        competitors[PREPARED] = of_runtime(step, step._network.bound("prepare_next"))
+    shape = request.workload
+    for name, peer in PEERS.items():
+        library = peer_library(peer, shape, checkouts) if peer.is_here(checkouts) else None
+        if library is not None:
+            competitors[name] = peer_competitor(library, shape, request.inputs[INPUT])
+    return competitors
+
+
+def third_output(competitor: Competitor) -> np.ndarray:
+    for _ in competitor.times_ns(calls=3):
+        pass
+    return competitor.outputs()
+
+
+def check(name: str, output: np.ndarray, right: np.ndarray) -> None:
+    error = np.abs(output - right).max() / np.abs(right).max()
+    allowed = ROUNDED if name.startswith(("bf16", "int8")) else SAME
+    if not error <= allowed:
+        raise SystemExit(f"{name} differs from {FIRST} by {error:.2g} of the largest output")
+
+
+def medians_us(shape: lab.LstmShape, checkouts: Path) -> dict[str, float]:
     """Of all competitors."""
     mode = "stream" if shape.sequence == 1 else "forward"
     network = shape.in_mode(mode)
+    size = (shape.sequence, 1, shape.features)
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
     path = export_network(network, 0, mode=mode).path
-    inputs = {INPUT: np.random.default_rng(0).standard_normal((shape.sequence, 1, shape.features)).astype(np.float32)}
-    held, outputs, steps = {}, {}, {}
+    request = Request(network, lab.Options(), {INPUT: x}, {}, path, mode)
+    competitors = on_one_core(request, checkouts)
 
-    def prepared(runtime: str, options: lab.Options) -> PreparedStep:
-        return runtimes.load_runtime(runtime).prepare(Request(network, options, inputs, {}, path, mode))
-
-    for name, chosen in COMPETITORS.items():
-        held[name] = prepared(*chosen)
-        steps[name] = held[name].step
-    for source in PEERS if peers else ():
-        name, y = PEERS[source][0], np.empty((shape.sequence, 1, 1), np.float32)
-        call = peer_call(source, shape, peers, inputs[INPUT], y)
-        if call:
-            steps[name], outputs[name] = call, y
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})  # this thread, not those of a pool
-
-    def check(name: str) -> None:
-        for _ in range(3):
-            steps[name]()
-        if name in held:
-            (outputs[name],) = held[name].outputs().values()
-        error = np.abs(outputs[name] - outputs[FIRST]).max() / np.abs(outputs[FIRST]).max()
-        if not error <= (ROUNDED if name.startswith(("bf16", "int8")) else SAME):
-            raise SystemExit(f"{name} differs from {FIRST} by {error:.2g} of the largest output")
-
-    for name in steps:
-        check(name)
+    first = competitors[FIRST]
+    right = third_output(first)
+    for name, competitor in competitors.items():
+        if name != FIRST:
+            check(name, third_output(competitor), right)
+    (one_ns,) = first.times_ns(calls=1)
+    calls = max(1, int(1e9 * SECONDS / BLOCKS / max(one_ns, 1000)))
     times_ns: dict[str, list[int]] = defaultdict(list)
-    began = time.perf_counter_ns()
-    steps[FIRST]()
-    calls = max(1, int(1e9 * SECONDS / BLOCKS / max(time.perf_counter_ns() - began, 1000)))
-
-    def run(name: str) -> None:
-        call, times = steps[name], times_ns[name]
-        for _ in range(calls):
-            start = time.perf_counter_ns()
-            call()
-            times.append(time.perf_counter_ns() - start)
-
     for _ in range(BLOCKS):
-        for name in steps:
-            run(name)
+        for name, competitor in competitors.items():
+            times_ns[name] += competitor.times_ns(calls)
     os.sched_setaffinity(0, cores)
-    for name, chosen in TOGETHER.items() if CORES > 1 else ():
-        held[name] = prepared(*chosen)
-        steps[name] = held[name].step
-        check(name)
-        for _ in range(BLOCKS):
-            run(name)
-        held.pop(name).close()
-        del steps[name]
+
+    for name, chosen in TOGETHER.items():
+        step = prepared(request, *chosen)
+        competitor = of_runtime(step)
+        check(name, third_output(competitor), right)
+        times_ns[name] += competitor.times_ns(BLOCKS * calls)
+        step.close()
     return {name: statistics.median(times) / 1e3 for name, times in times_ns.items()}
 
 
@@ -220,14 +347,25 @@ from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.export.sizes import static_model
 
 network = OnnxNetwork(sys.argv[2], sizes=json.loads(sys.argv[3]))
-file = c_file(static_model(network.path, network), None, native_target(), "network", include_weights=False)
+model = static_model(network.path, network)
+file = c_file(model, None, native_target(), "network", include_weights=False)
 file.write(sys.argv[1])
-print(json.dumps([list(file.compile_flags), list(file.passes["run"].arguments.items())], default=int))
+arguments = list(file.passes["run"].arguments.items())
+print(json.dumps([list(file.compile_flags), arguments], default=int))
 """
 
 
-def window_of(checkout: Path, path: Path, sizes: dict[str, int]) -> tuple[Callable, list[np.ndarray], str]:
-    """A call of the code for a window of a file by the package of a checkout, its outputs, and what it costs."""
+@dataclass(frozen=True)
+class Window:
+    """The code for a window of a file, and what it cost."""
+
+    run: Callable[[], object]
+    outputs: list[np.ndarray]
+    costs: str
+
+
+def window_of(checkout: Path, path: Path, sizes: dict[str, int]) -> Window:
+    """That which the package of a checkout writes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", GENERATE, folder, str(path.resolve()), json.dumps(sizes)]
         variables = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
@@ -235,10 +373,13 @@ def window_of(checkout: Path, path: Path, sizes: dict[str, int]) -> tuple[Callab
         source = Path(folder, "network.c")
         text = source.read_text()
         source.write_text(f"{text}const unsigned long network_size = sizeof(struct network);\n")
+        compiler = ["cc", *flags, "-fPIC", "-shared", "network.c", "-o", "network.so"]
         began = time.perf_counter()
-        subprocess.run(["cc", *flags, "-fPIC", "-shared", "network.c", "-o", "network.so"], cwd=folder, check=True)
+        subprocess.run(compiler, cwd=folder, check=True)
         costs = f"{len(text)} bytes of source, compiled in {time.perf_counter() - began:.1f} s"
-        library, weights = ctypes.PyDLL(f"{folder}/network.so"), Path(folder, "network.bin").read_bytes()
+        library = ctypes.PyDLL(f"{folder}/network.so")
+        weights = Path(folder, "network.bin").read_bytes()
+
     place = -(-ctypes.c_ulong.in_dll(library, "network_size").value // 64) * 64
     memory = mmap.mmap(-1, place + len(weights))  # at the beginning of a page
     memory[place:] = weights
@@ -250,11 +391,11 @@ def window_of(checkout: Path, path: Path, sizes: dict[str, int]) -> tuple[Callab
     KEPT.extend([np.frombuffer(memory, np.uint8), *arrays.values()])
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays.values()]
     outputs = [array for name, array in arrays.items() if name.startswith("y")]
-    return partial(library.network_run, ctypes.c_void_p(net), *pointers), outputs, costs
+    return Window(partial(library.network_run, ctypes.c_void_p(net), *pointers), outputs, costs)
 
 
 def race_versions(before: Path, path: Path, sizes: dict[str, int], rounds: int = 150) -> None:
-    """Print how the code of this checkout compares with that of another one, for a window of a file."""
+    """Print how the code of this checkout compares with that of another one."""
     here = Path(__file__).resolve().parent.parent
     windows = {"before": window_of(before, path, sizes), "now": window_of(here, path, sizes)}
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -262,53 +403,100 @@ def race_versions(before: Path, path: Path, sizes: dict[str, int], rounds: int =
     for round_number in range(rounds):
         for name in sorted(windows, reverse=bool(round_number % 2)):
             start = time.perf_counter_ns()
-            windows[name][0]()
+            windows[name].run()
             times_ns[name].append(time.perf_counter_ns() - start)
-    for name, (_, _, costs) in windows.items():
-        print(f"{name}: {costs}, median {statistics.median(times_ns[name]) / 1e6:.2f} ms")
-    (_, old, _), (_, new, _) = windows.values()
-    same = all(np.array_equal(one, other) for one, other in zip(old, new, strict=True))
-    ratios = sorted(one / other for one, other in zip(times_ns["before"], times_ns["now"], strict=True))
-    quarter = len(ratios) // 4
+    for name, window in windows.items():
+        print(f"{name}: {window.costs}, median {statistics.median(times_ns[name]) / 1e6:.2f} ms")
+    pairs = zip(windows["before"].outputs, windows["now"].outputs, strict=True)
+    same = all(np.array_equal(old, new) for old, new in pairs)
+    ratios = np.divide(times_ns["before"], times_ns["now"])
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     print(
-        f"before / now: {statistics.median(ratios):.2f} ({ratios[quarter]:.2f} to {ratios[-quarter - 1]:.2f} in half of"
-        f" {rounds} rounds); the answers are {'the same' if same else 'different'}"
+        f"before / now: {middle:.2f} ({low:.2f} to {high:.2f} in half of {rounds} rounds);"
+        f" the answers are {'the same' if same else 'different'}"
     )
+
+
+def print_race(shapes: list[tuple[int, int, int]], processes: int, checkouts: Path) -> None:
+    """A row of each network: the median of the code in fp32, and the ratios of the others."""
+    others = [name for name in COMPETITORS if name != FIRST] + [PREPARED, *TOGETHER]
+    absent = []
+    for name, peer in PEERS.items():
+        if peer.is_here(checkouts):
+            others.append(name)
+        else:
+            absent.append(name)
+    if absent:
+        print(f"absent, as there is no package, checkout, program or compiler: {', '.join(absent)}")
+    print(f"ratios to {FIRST}, of {processes} processes: the middle one (lowest to highest)")
+    print(f"| network | {FIRST}, us | {' | '.join(others)} |")
+    print("| --- " * (len(others) + 2) + "|")
+    for shape in shapes:
+        command = [sys.executable, __file__, "--one", json.dumps(shape), "--peers", str(checkouts)]
+        runs = [json.loads(subprocess.check_output(command)) for _ in range(processes)]
+        cells = [title(*shape), f"{statistics.median(run[FIRST] for run in runs):.2f}"]
+        for name in others:
+            cells.append(in_words([run[name] / run[FIRST] for run in runs if name in run]))
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def title(layers: int, units: int, steps: int) -> str:
+    return f"{layers}x{units}" if steps == 1 else f"{layers}x{units}-s{steps}"
+
+
+def shape_of(title: str) -> tuple[int, int, int]:
+    network, _, steps = title.partition("-s")
+    layers, _, units = network.partition("x")
+    return int(layers), int(units), int(steps or 1)
+
+
+def in_words(ratios: list[float]) -> str:
+    if not ratios:
+        return "-"
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def size_of(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    return name, int(size)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5, metavar="N")
-    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="checkouts of RTNeural, keras2c and onnx2c")
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of this repository")
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        type=shape_of,
+        default=SHAPES,
+        metavar="LxU[-sT]",
+        help="layers, units and time steps of a call, such as 2x64 and 1x20-s100",
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="checkouts of RTNeural, keras2c and onnx2c (default: the current folder)",
+    )
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="of this repository")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="with --before: the network")
-    parser.add_argument("--size", nargs="*", default=[], metavar="NAME=N", help="with --before: its symbolic sizes")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--size",
+        nargs="*",
+        type=size_of,
+        default=[],
+        metavar="NAME=N",
+        help="with --before: its symbolic sizes",
+    )
+    parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.before:
-        sizes = {name: int(size) for name, size in (each.split("=") for each in arguments.size)}
-        race_versions(arguments.before, arguments.onnx, sizes)
-        return 0
-    if arguments.one:
-        print(json.dumps(medians_us(lab.LstmShape(*json.loads(arguments.one)), arguments.peers)))
-        return 0
-    others = [name for name in COMPETITORS | TOGETHER if name != FIRST and (CORES > 1 or name not in TOGETHER)]
-    others += [name for name, *_ in PEERS.values() if arguments.peers and has(arguments.peers, name)]
-    absent = [name for name, *_ in PEERS.values() if name not in others]
-    if absent:
-        print(f"absent, as --peers has no checkout or program: {', '.join(absent)}")
-    print(f"ratios to {FIRST}, of {arguments.processes} processes: the middle one (lowest to highest)")
-    print(f"{'network':>12}{FIRST + ', us':>10}" + "".join(f"{name:>24}" for name in others))
-    for shape in SHAPES:
-        command = [sys.executable, __file__, "--one", json.dumps(shape)]
-        command += ["--peers", str(arguments.peers)] if arguments.peers else []
-        runs = [json.loads(subprocess.check_output(command)) for _ in range(arguments.processes)]
-        row = f"{lab.LstmShape(*shape).title('forward').removesuffix('-b1'):>12}"
-        row += f"{statistics.median(run[FIRST] for run in runs):10.2f}"
-        for name in others:
-            ratios = sorted(run[name] / run[FIRST] for run in runs if name in run) or [float("nan")]
-            row += f"{f'{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})':>24}"
-        print(row, flush=True)
+        race_versions(arguments.before, arguments.onnx, dict(arguments.size))
+    elif arguments.one:
+        print(json.dumps(medians_us(lab.LstmShape(*arguments.one), arguments.peers)))
+    else:
+        print_race(arguments.networks, arguments.processes, arguments.peers)
     return 0
 
 

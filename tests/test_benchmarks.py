@@ -20,6 +20,7 @@ from tests.conftest import ROOT, sampled
         ("answer_rates.py --table breaks --recordings 1", "| 10 | "),
         ("reference_limit.py --seeds 1", "| a gate swapped | 1 |"),
         ("start_up.py", "--help"),
+        ("c_race.py --processes 1 --networks 2x8", "| 2x8 |"),
         ("telemetry.py --rounds 1 --trials 50 --shape 1 8 4 --runtimes onnxruntime", "other threads' CPU"),
         pytest.param(
             *("against_peers.py --rounds 1 --trials 1000 --networks 1", "what it cannot do"),

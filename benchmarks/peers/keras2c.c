@@ -37,8 +37,9 @@ void peer_init(const float *w)
 
 void peer_reset(void) { memset(state, 0, sizeof state); }
 
-void peer_step(const float *x, float *y)
+void peer_step(const float *x, float *y, void *unused)
 {
+    (void)unused;
     k2c_tensor input = matrix((float *)x, ROWS, FEATURES), output = matrix(y, ROWS, 1), *from = &input;
     if (ROWS > 1) peer_reset();
     for (int layer = 0; layer < LAYERS; from = &result[layer++])

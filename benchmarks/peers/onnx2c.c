@@ -9,8 +9,9 @@ void peer_init(const float *weights) { (void)weights; } /* they are in the code 
 
 void peer_reset(void) { memset(state, 0, sizeof state); }
 
-void peer_step(const float *x, float *y)
+void peer_step(const float *x, float *y, void *unused)
 {
+    (void)unused;
 #if ROWS > 1
     entry((const void *)x, (void *)y);
 #elif LAYERS == 1

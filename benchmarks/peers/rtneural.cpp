@@ -55,7 +55,7 @@ void peer_init(const float *w)
 
 void peer_reset(void) { net->reset(); }
 
-void peer_step(const float *x, float *y)
+void peer_step(const float *x, float *y, void *)
 {
     if (ROWS > 1) net->reset();
     for (int row = 0; row < ROWS; row++) {
