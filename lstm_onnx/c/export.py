@@ -52,8 +52,8 @@ NATIVE = "native"
 class WrittenC:
     """The C files of a network, at `paths`.
 
-    `error`: the largest of an output of all functions on random inputs, compared with float64, relative to the largest
-    output; None if it was not measured. `stride`: samples of a time step.
+    `error`: the largest of an output of all functions on random inputs, compared with float64,
+    relative to the largest output; None if it was not measured. `stride`: samples of a time step.
     """
 
     paths: tuple[Path, ...]
@@ -90,7 +90,10 @@ class WrittenC:
 
     def __str__(self) -> str:
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
-        lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
+        lines += [
+            f"{self.file.name}_{name}: {count(rows, 'sample')} per call"
+            for name, rows in self.samples.items()
+        ]
         if self.file.strides:
             lines.append(f"{self.file.name}_run_n: any number of samples per call")
         if self.file.no_step:
@@ -117,28 +120,37 @@ def export_c(
     precision: str = "fp32",
     threads: int = 1,
 ) -> WrittenC:
-    """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
+    """Write the network into `folder` as NAME.c and NAME.h, weights above 1 MiB as NAME.bin.
 
-    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
-    needs to build and test all networks of the folder, with a README, where there are none.
+    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be
+    evaluated; and what CMake needs to build and test all networks of the folder, with a README,
+    where there are none.
 
-    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file has the function
-    `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
-    state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
-    inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
-    `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
-    the network). With the `precision` "bf16" the weights of matrices take half the memory (`weights.as_packed`); with
-    "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
-    products half. The error is that against the network with these weights and states. With several `threads` the
-    program lets others help, see the header.
+    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file
+    has the function `run`, for the whole sequence, and `step`, for one sample (as many as the
+    stride of a convolution) with carried state, unless the network has no mode "stream": then the
+    file and the answer say why. An ONNX network with states as inputs and outputs has only `step`,
+    for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the
+    whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that
+    of the network). With the `precision` "bf16" the weights of matrices take half the memory
+    (`weights.as_packed`); with "int8" those that are multiplied by what a recurrent layer puts out
+    take a quarter, and so does the state in these products half. The error is that against the
+    network with these weights and states. With several `threads` the program lets others help, see
+    the header.
 
-    If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
-    `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
-    `export_network`; then nothing is written.
+    If this machine has a compiler and can run the code, its error is measured and is part of the
+    files. Raises `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be
+    generated, and the errors of `export_network`; then nothing is written.
     """
-    chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    chosen = (
+        native_target()
+        if target == NATIVE
+        else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    )
     if name is None:
-        name = free_name(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+        name = free_name(
+            network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}"
+        )
     else:
         name = checked_name(name)
     models = _models(network, mode, seed)
@@ -152,11 +164,13 @@ def export_c(
     return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
 
 
-def _generated(models: _Models, target: Target, name: str, precision: str, threads: int) -> tuple[_Models, CFile]:
-    """The models of which there is code, and the code: the step is left out if only the window can be generated."""
+def _generated(
+    models: _Models, target: Target, name: str, precision: str, threads: int
+) -> tuple[_Models, CFile]:
+    """The code, and the models of it: without the step if only the window can be generated."""
 
     def code(of: _Models) -> CFile:
-        return c_file(
+        file = c_file(
             of.window,
             of.step,
             target,
@@ -164,16 +178,21 @@ def _generated(models: _Models, target: Target, name: str, precision: str, threa
             states=of.states,
             precision=precision,
             threads=threads,
-            any_length=of.any_length,
-            no_step=of.no_step,
         )
+        return replace(file, any_length=of.any_length, no_step=of.no_step)
 
     try:
         return models, code(models)
     except BuildFailed as error:
         if models.window is None or models.step is None:
             raise
-        alone = replace(models, step=None, states=(), any_length=False, no_step=f"it cannot be generated: {error}")
+        alone = replace(
+            models,
+            step=None,
+            states=(),
+            any_length=False,
+            no_step=f"it cannot be generated: {error}",
+        )
         return alone, code(alone)
 
 
@@ -182,15 +201,18 @@ def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
     if error is None:
         return "not measured: the code cannot be compiled, run or evaluated here"
     functions = listed([each.function for each in answers])
-    return f"{short_number(error, 2)} of the largest output of {functions}, compared with float64 on random numbers"
+    return (
+        f"{short_number(error, 2)} of the largest output of {functions},"
+        " compared with float64 on random numbers"
+    )
 
 
 @dataclass(frozen=True)
 class _Models:
-    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step.
+    """ONNX models of the window and of the step, or None, and the states that the step gets.
 
-    `any_length`: the step computes what the window does, sample after sample as they lie in memory. `no_step`: why
-    there is none. `stride`: samples of a time step.
+    `any_length`: the step computes what the window does, sample after sample as they lie in memory.
+    `no_step`: why there is none. `stride`: samples of a time step.
     """
 
     window: bytes | None
@@ -217,7 +239,9 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         if mode is not None:
             return _Models(window)
         if network.directions > 1:
-            return _Models(window, no_step="it is bidirectional and needs the whole sequence from the start")
+            return _Models(
+                window, no_step="it is bidirectional and needs the whole sequence from the start"
+            )
         step = static_model(path, replace(network, sequence=1))
         return _Models(window, step, any_length=True)  # it carries the states of all its layers
     if mode == "stream" or (network.states and mode != "forward"):
@@ -237,7 +261,9 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
         step = static_model(tick.path, tick)
     except LabError as error:
-        return _Models(window, no_step=f"it cannot be generated for {count(stream.stride, 'sample')}: {error}")
+        return _Models(
+            window, no_step=f"it cannot be generated for {count(stream.stride, 'sample')}: {error}"
+        )
     any_length = stream.stride == 1 and _in_order(window, step)
     return _Models(window, step, tick.states, any_length, stride=stream.stride)
 
@@ -255,12 +281,14 @@ def _in_order(window: bytes, step: bytes) -> bool:
     return True
 
 
-def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[State]) -> list[Answers]:
-    """Answers of the functions of a file to random inputs, by the models of these; none if they cannot be evaluated.
+def known_answers(
+    file: CFile, models: Mapping[str, bytes], states: Sequence[State]
+) -> list[Answers]:
+    """Answers of a file's functions to random inputs, by their models, if these are evaluated.
 
-    The window begins with its first states, and what it answers is what the step has to answer sample by sample; a step
-    alone carries its `states` from call to call. The models get the weights and, in int8, the rounding of the states
-    that the code has.
+    The window begins with its first states, and what it answers is what the step has to answer
+    sample by sample; a step alone carries its `states` from call to call. The models get the
+    weights and, in int8, the rounding of the states that the code has.
     """
     function, model = next(iter(models.items()))
     rows = file.samples[function]
@@ -277,7 +305,12 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
         inputs.append({name: array.astype(np.float32) for name, array in drawn.items()})
         wide.append(drawn)
     try:
-        whole = Answers(function, inputs, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
+        whole = Answers(
+            function,
+            inputs,
+            in_sequence(partial(evaluate, graph), wide, states),
+            0 if states else 1,
+        )
     except NotEvaluated:
         return []
     found = [whole]
@@ -288,8 +321,10 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     return found
 
 
-def _drawn(generator: np.random.Generator, value: onnx.ValueInfoProto, whole: Mapping[str, int]) -> np.ndarray:
-    """Random numbers for an input, exact in float32; whole numbers below that in `whole`, if it is there."""
+def _drawn(
+    generator: np.random.Generator, value: onnx.ValueInfoProto, whole: Mapping[str, int]
+) -> np.ndarray:
+    """Random numbers for an input, exact in float32; whole ones below that in `whole`, if any."""
     shape: Any = sizes_of(value)
     if value.name in whole:
         numbers = generator.integers(0, whole[value.name], shape)
@@ -306,17 +341,24 @@ def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
     outputs = []
     for given, answers in zip(whole.inputs, whole.outputs, strict=True):
         for step in range(steps):
-            inputs.append({name: _of_step(array, sizes[name], step, array) for name, array in given.items()})
+            inputs.append(
+                {name: _of_step(array, sizes[name], step, array) for name, array in given.items()}
+            )
             last = step == steps - 1
             parts = {}
-            for name, array in answers.items():  # what has no axis of time is that of the last sample
+            for (
+                name,
+                array,
+            ) in answers.items():  # what has no axis of time is that of the last sample
                 parts[name] = _of_step(array, sizes[name], step, array if last else None)
             outputs.append(parts)
     return Answers("step", inputs, outputs, steps)
 
 
-def _of_step(array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.ndarray | None) -> np.ndarray | None:
-    """The part of a tensor that a step reads or answers, or something else if it has no axis of time."""
+def _of_step(
+    array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.ndarray | None
+) -> np.ndarray | None:
+    """The part of a tensor that is of a step, or something else if it has no axis of time."""
     for axis, size in enumerate(sizes):
         if size != array.shape[axis]:
             return array.take(range(step * size, (step + 1) * size), axis)
@@ -324,9 +366,10 @@ def _of_step(array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.n
 
 
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
-    """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
+    """The largest error relative to the largest output; None if the code cannot run here.
 
-    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its compiler refuses it.
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its
+    compiler refuses it.
     """
     if file.target.vector_length > native_target().vector_length:
         return None
@@ -343,7 +386,8 @@ def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
         error = _error_of(file, loaded, answers)
         if not error <= LARGEST_ERROR[file.precision]:
             raise BuildFailed(
-                f"the compiled code is wrong: the error of {answers.function} is {error:.2g} of the largest output"
+                f"the compiled code is wrong: the error of {answers.function} is {error:.2g}"
+                " of the largest output"
             )
         largest = max(largest, error)
     return largest
@@ -357,7 +401,9 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
     call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
     if answers.count:
         call = partial(call, ctypes.c_size_t(answers.count))
-    prepare_next = loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
+    prepare_next = (
+        loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
+    )
     errors = []
     for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
         if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
@@ -367,12 +413,18 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
         for name, array in inputs.items():
             given[name][...] = array
         call()
-        errors += [np.abs(outputs[name] - array).max() for name, array in right.items() if array is not None]
+        errors += [
+            np.abs(outputs[name] - array).max()
+            for name, array in right.items()
+            if array is not None
+        ]
     return float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
 
 
-def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in this precision reads (`weights.as_packed`).
+def with_packed_weights(
+    model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()
+) -> onnx.ModelProto:
+    """The model, changed in place: its matrices as code in this precision reads them.
 
     In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
     """
@@ -422,7 +474,7 @@ def _pack(
 
 
 def _axes_of_rows(node: onnx.NodeProto, count: int) -> list[int]:
-    """The axes of a matrix in the order (columns, k); of a convolution k are places with all channels."""
+    """The axes of a matrix as (columns, k); of a convolution k are places with all channels."""
     axes = list(range(count))
     if node.op_type == "Conv":
         return [0, *axes[2:], 1]

@@ -1,8 +1,9 @@
 """A network as one C file: LSTM and GRU layers at batch size 1, with what `reader` has around them.
 
-The file contains a kernel (`kernel.c`, or for the target "generic" what it needs of `kernel_generic.c`), calls of its
-functions with all sizes as constants, and the weights, in the order in which they are read. `kernel.c` needs a compiler
-with GNU vectors (gcc, clang) and, of libraries, only memcpy, memset and memcmp.
+The file contains a kernel (`kernel.c`, or for the target "generic" what it needs of
+`kernel_generic.c`), calls of its functions with all sizes as constants, and the weights, in the
+order in which they are read. `kernel.c` needs a compiler with GNU vectors (gcc, clang) and, of
+libraries, only memcpy, memset and memcmp.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ LARGEST_INCLUDED = 2**20
 #: Floats per vector -> the macro that the compiler defines for the instructions.
 INSTRUCTIONS = {16: "__AVX512F__", 8: "__AVX2__"}
 
-#: Bytes on the stack that a call takes less than, compiled with -O2 or -O3; of plain code with -Os too.
+#: Bytes on the stack that a call takes less than, compiled with -O2 or -O3; of plain code with -Os
+#: too.
 STACK = 8192
 PLAIN_STACK = 512
 
@@ -70,19 +72,16 @@ def c_file(
     include_weights: bool | None = None,
     precision: str = "fp32",
     threads: int = 1,
-    any_length: bool = False,
-    no_step: str = "",
 ) -> CFile:
-    """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
+    """C code of `model`, an ONNX model of a window, and `step`, that of a call with state.
 
-    Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are those that `step` has as
-    inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
-    matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
-    recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
-    bits. With several `threads` those of the caller help, see `help.h.in`. `any_length`: the step computes what the
-    window does, sample after sample in the order of memory, so that a function `run_n` can take any number of samples.
-    `no_step`: why there is none, for the header. Raises `BuildFailed` with the operator or attribute that the kernel
-    lacks.
+    Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are
+    those that `step` has as inputs and outputs; without any, the state of all its layers is
+    carried. With the `precision` "bf16" the weights of matrices are `as_packed`, and everything is
+    computed in float32; with "int8" they are, and products with what a recurrent layer bounds by 1
+    are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16 bits. With
+    several `threads` those of the caller help, see `help.h.in`. Raises `BuildFailed` with the
+    operator or attribute that the kernel lacks.
     """
     readers: dict[str, Reader] = {}
     if model:
@@ -96,7 +95,9 @@ def c_file(
         raise BuildFailed("the window and the step have different layers")
     first, *_ = readers.values()
     layers = list(zip(first.layers, offsets[0], strict=True))
-    passes = {function: Pass.of(reader, layers, weights, threads) for function, reader in readers.items()}
+    passes = {
+        function: Pass.of(reader, layers, weights, threads) for function, reader in readers.items()
+    }
     begins = {}
     for reader in readers.values():
         for state, values in reader.firsts.items():
@@ -115,21 +116,27 @@ def c_file(
         weights_sha256=digest,
         precision=precision,
         threads=threads,
-        strides=_strides(passes) if any_length else {},
         begins=begins,
-        no_step=no_step,
     )
 
 
 def _check(readers: Mapping[str, Reader], target: Target, precision: str, threads: int) -> None:
     """Raise `BuildFailed` for what no code is generated for."""
     if target.plain and (precision != "fp32" or threads > 1):
-        raise BuildFailed(f"the target {target.name} is in fp32 and for one thread: choose another target")
+        raise BuildFailed(
+            f"the target {target.name} is in fp32 and for one thread: choose another target"
+        )
     for function, reader in readers.items():
-        if function == "step" and any(stage.reverse for stage in reader.stages if isinstance(stage, Recurrent)):
-            raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
+        if function == "step" and any(
+            stage.reverse for stage in reader.stages if isinstance(stage, Recurrent)
+        ):
+            raise BuildFailed(
+                "a layer that reads the sequence backwards has no state that could be carried"
+            )
         if precision != "fp32" and any(isinstance(stage, Repeat) for stage in reader.stages):
-            raise BuildFailed("a layer that is computed by other operators in a loop is in float32 only: use fp32")
+            raise BuildFailed(
+                "a layer that is computed by other operators in a loop is in float32 only: use fp32"
+            )
         if precision == "int8":
             _check_states(reader)
         if threads > 1 and not reader.layers:
@@ -139,30 +146,16 @@ def _check(readers: Mapping[str, Reader], target: Target, precision: str, thread
 def _check_states(reader: Reader) -> None:
     """Raise `BuildFailed` for states that whole numbers could not hold."""
     if reader.given:
-        raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
+        raise BuildFailed(
+            "a layer begins from a state that the network computes, which may exceed 1: use bf16"
+        )
     for state, first in reader.firsts.items():
         if "h" in state[5:] and np.abs(first).max() > 1:
             raise BuildFailed("a layer begins from a state that exceeds 1: use bf16")
 
 
-def _strides(passes: Mapping[str, Pass]) -> dict[str, int]:
-    """Floats from a sample to the next of each input and output, 0 where only the last counts.
-
-    None, if there are not both functions, or sizes do not follow from each other.
-    """
-    if len(passes) < 2 or passes["run"].reader.rows == 1:
-        return {}
-    strides = {}
-    for key, size in passes["step"].arguments.items():
-        whole = passes["run"].arguments[key]
-        if whole not in (size, passes["run"].reader.rows * size):
-            return {}
-        strides[key] = size if whole > size else 0
-    return strides
-
-
 def _literal(value: np.float32, bits: np.uint32) -> str:
-    """A float constant in C with all its bits, which for packed whole numbers may be those of a NaN."""
+    """A float constant in C with all its bits; packed whole numbers may be those of a NaN."""
     if np.isnan(value):
         kind, payload = "" if bits & 0x400000 else "s", bits & 0x3FFFFF
         return f'{"-" if bits >> 31 else ""}__builtin_nan{kind}f("{payload:#x}")'
@@ -170,7 +163,7 @@ def _literal(value: np.float32, bits: np.uint32) -> str:
 
 
 def _called(kernel: str, code: str) -> str:
-    """The functions of a kernel, separated by empty lines, that some code calls, and what is around them."""
+    """A kernel of functions with empty lines between them, without those that are not called."""
     kept = []
     for block in reversed(kernel.split("\n\n")):
         defined = re.search(r"^static \w+ (\w+)\(", block, flags=re.MULTILINE)
@@ -182,13 +175,14 @@ def _called(kernel: str, code: str) -> str:
 
 @dataclass(frozen=True)
 class CFile:
-    """C code of one network: NAME.c and NAME.h, and the weights, which are in the source if `included`.
+    """C code of one network: NAME.c and NAME.h, with the weights in the source if `included`.
 
-    `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights; `content`: the
-    weights in float32, to be loaded at an address that is a multiple of 64; `strides`: if it has `run_n`, floats from a
-    sample to the next of each input and output, 0 where only the last counts; `begins`: field of the struct with a
-    state that does not begin from zero -> offset of its first numbers in the weights, and how many they are; `no_step`:
-    why there is no `step`; `error`: a line for the head.
+    `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights;
+    `content`: the weights in float32, to be loaded at an address that is a multiple of 64;
+    `any_length`: the step computes what the window does, sample after sample in the order of
+    memory; `begins`: field of the struct with a state that does not begin from zero
+    -> offset of its first numbers in the weights, and how many they are; `no_step`: why there is no
+    `step`; `error`: a line for the head.
     """
 
     name: str
@@ -201,8 +195,8 @@ class CFile:
     weights_sha256: str
     precision: str = "fp32"
     threads: int = 1
-    strides: Mapping[str, int] = field(default_factory=dict)
     begins: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    any_length: bool = False
     no_step: str = ""
     error: str = "not measured"
 
@@ -236,8 +230,24 @@ class CFile:
         """Whether there is a function `prepare_next`."""
         return "step" in self.passes and not self.target.plain
 
+    @property
+    def strides(self) -> dict[str, int]:
+        """Floats from a sample to the next of each input and output, 0 where only the last counts.
+
+        None, if there is no `run_n`: sizes do not follow from each other, or not from a sample.
+        """
+        strides: dict[str, int] = {}
+        if not self.any_length or self.samples["run"] == 1:
+            return strides
+        window = self.arguments("run")
+        for key, size in self.arguments("step").items():
+            if window[key] not in (size, self.samples["run"] * size):
+                return {}
+            strides[key] = size if window[key] > size else 0
+        return strides
+
     def write(self, folder: str | Path) -> list[Path]:
-        """Write the source, the header and, if they are not included, the weights as NAME.bin; returns the paths."""
+        """Write NAME.c, NAME.h and, unless the weights are included, NAME.bin; returns paths."""
         folder = files.make_folder(Path(folder))
         contents = {f"{self.name}.c": self.source.encode(), f"{self.name}.h": self.header.encode()}
         if not self.included:
@@ -257,13 +267,17 @@ class CFile:
         vectors = f"vectors of {self.target.vector_length} floats"
         if self.target.plain:
             stack = PLAIN_STACK
-            flash = f"\n   Flash     the weights, and less than {self._code} bytes of code (-Os, Cortex-M with an FPU)"
+            flash = (
+                f"\n   Flash     the weights, and less than {self._code} bytes of code"
+                " (-Os, Cortex-M with an FPU)"
+            )
             vectors = "C99 without vectors"
         return f"""/* {name}: {", ".join(self._described())}
    Batch size 1, {kind}. Generated by lstm_trt, kernel {VERSION}.
    Network   SHA-256 {self.network_sha256}
    Weights   {self.content.nbytes} bytes, {where}, SHA-256 {self.weights_sha256}
-   Memory    {self._memory} bytes for each instance (struct {name}); less than {stack} bytes on the stack{flash}
+   Memory    {self._memory} bytes for each instance (struct {name}); \
+less than {stack} bytes on the stack{flash}
    Target    {self.target.name}, {vectors}
    Compile   cc {" ".join(self.compile_flags)} -c {name}.c
    Error     {self.error}
@@ -297,7 +311,7 @@ class CFile:
 
     @property
     def _code(self) -> int:
-        """Bytes of plain code that a microcontroller with an FPU has less than, without the C library."""
+        """Bytes that plain code takes less than on a microcontroller with an FPU, without libc."""
         statements = sum(len(each.lines) for each in self.passes.values())
         return rounded_up(1280 + 128 * len(set(self._described())) + 96 * statements, 128)
 
@@ -330,7 +344,10 @@ class CFile:
     def _fields_of(self, layer: Layer, number: int) -> dict[str, int]:
         """Those of a layer: its state, and what its kernel needs beside it."""
         if self.target.plain:
-            return {f"h{number}": 2 * layer.units, f"c{number}": layer.units if layer.kind in KEEP_C else 0}
+            return {
+                f"h{number}": 2 * layer.units,
+                f"c{number}": layer.units if layer.kind in KEEP_C else 0,
+            }
         units = rounded_up(layer.units, self.target.vector_length)
         states = 4 if self.precision == "int8" else 3
         sizes = {f"h{number}": states * units, f"c{number}": units}
@@ -339,7 +356,7 @@ class CFile:
         return sizes
 
     def prototype(self, function: str, prefix: str = "") -> str:
-        """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
+        """The declaration of a function, with the extents of its inputs and outputs."""
         arguments = [f"struct {self.name} *net"]
         rows = self.samples.get(function, 0)
         for name, size in self.arguments(function).items():
@@ -361,12 +378,15 @@ class CFile:
             fields.append("    int prepared;")
             types = text_of("types.h.in")
             errors = (
-                f"1 if the address of one of them is not a multiple of 64, {errors}, 3 if the processor lacks\n"
-                "   instructions"
+                f"1 if the address of one of them is not a multiple of 64, {errors},"
+                " 3 if the processor lacks\n   instructions"
             )
         if self.threads > 1:
             types += text_of("team.h.in")
-            fields += ["    struct lstm_trt_team team;", f"    struct lstm_trt_helper helpers[{self.threads - 1}];"]
+            fields += [
+                "    struct lstm_trt_team team;",
+                f"    struct lstm_trt_helper helpers[{self.threads - 1}];",
+            ]
         fields += [f"    {self.aligned}float {key}[{size}];" for key, size in self.fields().items()]
         return text_of(
             "network.h.in",
@@ -376,7 +396,9 @@ class CFile:
             defines=self._defines(),
             types=types,
             fields="\n".join(fields),
-            weights=f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else "",
+            weights=f"extern const float {name}_weights[{name}_WEIGHTS];\n\n"
+            if self.included
+            else "",
             first=self._first,
             given=f"{name}_weights" if self.included else f"the content of {name}.bin",
             errors=errors,
@@ -386,17 +408,27 @@ class CFile:
     def _defines(self) -> str:
         """The macros with sizes."""
         function, rows = list(self.samples.items())[-1]
-        macros = {"WEIGHTS": self.content.size, "WINDOW": self.samples.get("run"), "STEP": self.samples.get("step")}
+        macros = {
+            "WEIGHTS": self.content.size,
+            "WINDOW": self.samples.get("run"),
+            "STEP": self.samples.get("step"),
+        }
         for key, size in self.passes[function].arguments.items():
             side = "INPUTS" if key.startswith("x") else "OUTPUTS"
             macros[side + key[1:]] = size // rows if size % rows == 0 else size
         if self.threads > 1:
             macros["THREADS"] = self.threads
-        return "\n".join(f"#define {self.name}_{key} {value}" for key, value in macros.items() if value is not None)
+        return "\n".join(
+            f"#define {self.name}_{key} {value}"
+            for key, value in macros.items()
+            if value is not None
+        )
 
     def _declared(self) -> str:
         """The functions in the header, each with what it does."""
-        declared = "".join(self._with_comment(function, self._what_does(function)) for function in self.passes)
+        declared = "".join(
+            self._with_comment(function, self._what_does(function)) for function in self.passes
+        )
         if self.strides:
             what = "As run, for any number of samples, which lie one after another in x and y."
             declared += self._with_comment("run_n", what)
@@ -405,8 +437,8 @@ class CFile:
         if self.prepares:
             declared += self._with_comment(
                 "prepare_next",
-                "Optional, between two steps: computes the part of the next step that needs no input, so that it\n"
-                "   answers sooner.",
+                "Optional, between two steps: computes the part of the next step that needs no"
+                " input, so that it\n   answers sooner.",
             )
         if self.threads > 1:
             declared += text_of("help.h.in", name=self.name, helpers=self.threads - 1)
@@ -439,7 +471,11 @@ class CFile:
         for each in self.passes.values():
             functions |= each.functions
         calls = self._functions()
-        kernel = _called(text_of("kernel_generic.c"), "".join(calls)) if self.target.plain else text_of("kernel.c")
+        kernel = (
+            _called(text_of("kernel_generic.c"), "".join(calls))
+            if self.target.plain
+            else text_of("kernel.c")
+        )
         return text_of(
             "network.c.in",
             head=self.head,
@@ -461,9 +497,15 @@ class CFile:
             return ""
         macro = INSTRUCTIONS.get(self.target.vector_length)
         flags = " ".join(self.target.flags)
-        check = f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n' if macro else ""
+        check = (
+            f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n' if macro else ""
+        )
         keep = f"#ifdef {self.name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
-        sizes = {"VL": self.target.vector_length, "H_BITS": PRECISIONS[self.precision][0], "THREADS": self.threads}
+        sizes = {
+            "VL": self.target.vector_length,
+            "H_BITS": PRECISIONS[self.precision][0],
+            "THREADS": self.threads,
+        }
         return check + keep + "".join(f"#define {key} {value}\n" for key, value in sizes.items())
 
     def _resets(self) -> str:
@@ -471,7 +513,9 @@ class CFile:
         fields = [f"{key}{number}" for number in range(len(self.layers)) for key in "hc"]
         fields += self._states()
         kept = self.fields()
-        resets = "".join(f"    memset(net->{key}, 0, sizeof net->{key});\n" for key in fields if key in kept)
+        resets = "".join(
+            f"    memset(net->{key}, 0, sizeof net->{key});\n" for key in fields if key in kept
+        )
         for state, (place, size) in self.begins.items():
             resets += f"    memcpy({state}, net->weights + {place}, {4 * size});\n"
         if not self.target.plain:
@@ -482,7 +526,10 @@ class CFile:
         """The statements of `init` for helpers."""
         if self.threads == 1:
             return ""
-        team = "    memset(net->helpers, 0, sizeof net->helpers);\n    begin(&net->team, net->helpers);\n"
+        team = (
+            "    memset(net->helpers, 0, sizeof net->helpers);\n"
+            "    begin(&net->team, net->helpers);\n"
+        )
         for k in range(1, self.threads):
             team += f"    net->helpers[{k - 1}].work.gates = net->gates{k};\n"
             team += f"    net->helpers[{k - 1}].work.sums = net->own{k};\n"
@@ -505,7 +552,9 @@ class CFile:
             )
         if self.included:
             values = ",\n".join(self._rows_of_weights())
-            parts.append(f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n")
+            parts.append(
+                f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n"
+            )
         return parts
 
     def _rows_of_weights(self) -> list[str]:
@@ -524,8 +573,9 @@ class CFile:
         calls = ""
         for number, (layer, offset) in enumerate(self.layers):
             calls += (
-                f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind}, {layer.features},"
-                f" {layer.units}, net->weights + {offset}, net->h{number}, net->sums{number});\n"
+                f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind},"
+                f" {layer.features}, {layer.units}, net->weights + {offset},"
+                f" net->h{number}, net->sums{number});\n"
             )
         return calls
 
@@ -538,15 +588,19 @@ class CFile:
             return self._apart(function, _indented(lines))
         known = "0"
         if self.threads > 1:
-            lines[:0] = ["const uint64_t began = ticks();", "const unsigned long late = net->team.late;"]
+            lines[:0] = [
+                "const uint64_t began = ticks();",
+                "const unsigned long late = net->team.late;",
+            ]
             lines.append("if (late == net->team.late) net->team.last = ticks() - began;")
         if function == "step":
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
-        return f"#define PREPARED(n) {known}\n{self._apart(function, _indented(lines))}#undef PREPARED\n"
+        code = self._apart(function, _indented(lines))
+        return f"#define PREPARED(n) {known}\n{code}#undef PREPARED\n"
 
     def _apart(self, function: str, body: str) -> str:
-        """A function that computes what is in `body` with the default control register, see `kernel.c`."""
+        """A function that computes `body` with the default control register, see `kernel.c`."""
         names = ["net", *self.arguments(function), *COUNTS.get(function, ())]
         call = f"{OWN}_{function}({', '.join(names)})"
         inner = f"APART {self.prototype(function, OWN)}\n{{\n{body}}}"
@@ -555,7 +609,7 @@ class CFile:
 
     @property
     def _of_any_length(self) -> str:
-        """The statements of `run_n`: whole windows, unless these begin from a state of their own, then single steps."""
+        """Statements of `run_n`: windows, unless they begin from states of their own, and steps."""
         at = ""
         for key, stride in self.strides.items():
             at += f", {key} + at * {stride}" if stride else f", {key}"

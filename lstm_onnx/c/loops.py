@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN operators that `kernel.c` has no layers for: a loop over time steps of other operators.
+"""LSTM, GRU and RNN operators that `kernel.c` has no layers for: a loop of other operators.
 
-So they may have any activations, clip, peepholes, input_forget, and a length that varies. The input's products are
-computed before the loop, for all time steps at once.
+So they may have any activations, clip, peepholes, input_forget, and a length that varies. The
+input's products are computed before the loop, for all time steps at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from lstm_trt.export.onnx_checks import RECURRENT
 #: The version of the operators of which a time step consists.
 OPSET = 18
 
-#: A time step by the definitions of ONNX: from h and c to h_ and c_. `xw` has the product of the input with all biases
-#: that `RB` has not, F, G and H are the activations; whole numbers are places of gates.
+#: A time step by the definitions of ONNX: from h and c to h_ and c_. `xw` has the product of the
+#: input with all biases that `RB` has not, F, G and H are the activations; whole numbers are places
+#: of gates.
 CELLS = {
     "LSTM": """
         hr = MatMul h R
@@ -114,13 +115,17 @@ def _is_constant(value: Value, number: float) -> bool:
 def looped(
     program: Program, node: Node, x: Data, arrays: dict[str, np.ndarray], reverse: Sequence[bool]
 ) -> list[Value]:
-    """Y, Y_h and, of an LSTM, Y_c, with time first; `arrays`: W, R and B, `reverse`: of each direction."""
+    """Y, Y_h and, of an LSTM, Y_c, with time first; `arrays`: W, R and B."""
     directions = activations_of(node.kind, node.has, len(reverse))
     lengths = node.named("sequence_lens")
     if lengths is not None and (any(reverse) or program.carries):
-        raise node.refused("a sequence of a length that varies is read forward only, and in a whole window")
+        raise node.refused(
+            "a sequence of a length that varies is read forward only, and in a whole window"
+        )
     if any(reverse) and program.carries:
-        raise node.refused("a layer that reads the sequence backwards has no state that could be carried")
+        raise node.refused(
+            "a layer that reads the sequence backwards has no state that could be carried"
+        )
     program.limit(lengths, len(x.at) + 1)
     rows = []
     ends = []
@@ -128,25 +133,37 @@ def looped(
         w, r, b = (array[index] for array in arrays.values())
         products, own = _products(program, node, x, w, b)
         states = _states(program, node, index, r.shape[-1])
-        values = {**_constants(node, index, r.shape[-1]), **states, "R": r.T, "RB": own, "length": lengths}
+        values = {
+            **_constants(node, index, r.shape[-1]),
+            **states,
+            "R": r.T,
+            "RB": own,
+            "length": lengths,
+        }
         rows.append(_time_steps(program, node, products, states, values, backwards, functions).at)
         ends.append(states)
     y = Data(np.stack(rows, axis=1))
-    return [y, *(Data(np.stack([states[key].at for states in ends])) for key in states if key != "n")]
+    return [
+        y,
+        *(Data(np.stack([states[key].at for states in ends])) for key in states if key != "n"),
+    ]
 
 
-def _products(program: Program, node: Node, x: Data, w: np.ndarray, b: np.ndarray) -> tuple[Data, Value]:
-    """The input's products with biases, (time, gates x units), and the biases that are not in them, or None."""
+def _products(
+    program: Program, node: Node, x: Data, w: np.ndarray, b: np.ndarray
+) -> tuple[Data, Value]:
+    """The input's products with biases, (time, gates x units), and the biases not in them."""
     of_input, of_state = np.split(b, 2)
     own = None
-    if node.has.get("linear_before_reset"):  # the reset gate multiplies the last part of these biases
+    # The reset gate multiplies the last part of these biases.
+    if node.has.get("linear_before_reset"):
         *others, own = np.split(of_state, 3)
         of_state = np.concatenate([*others, np.zeros_like(own)])
     return program.product(x.at.reshape(len(x.at), -1), w.T, of_input + of_state), own
 
 
 def _states(program: Program, node: Node, index: int, units: int) -> dict[str, Data]:
-    """Buffers with the states before the first time step, (1, units), and with its number where that is needed."""
+    """Buffers with the first states, (1, units), and with the time step where that is needed."""
     states = {"h": _begun(program, node.named("initial_h"), index, units)}
     if node.kind == "LSTM":
         states["c"] = _begun(program, node.named("initial_c"), index, units)
@@ -164,7 +181,7 @@ def _time_steps(
     backwards: bool,
     functions: Sequence[Activation],
 ) -> Data:
-    """Append the loop, which leaves the last states in `states`; returns the outputs, (time, 1, units)."""
+    """Append the loop, which leaves the last states in `states`; returns (time, 1, units)."""
     rows = len(products.at)
     y = program.buffer((rows, *states["h"].at.shape))
     begin = len(program.stages)
@@ -195,7 +212,9 @@ def _row(program: Program, data: Data, time: str) -> Data:
 def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
     """What a time step reads besides its input, states, and R; c is none until it is known."""
     values: dict[str, Value] = dict.fromkeys(("c", "P0", "P1", "P2"))
-    values.update({"axis": np.array([1]), "zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)})
+    values.update(
+        {"axis": np.array([1]), "zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)}
+    )
     for gate in range(5):
         values[str(gate)] = np.array([gate * units])
     peepholes = node.named("P")
@@ -237,7 +256,9 @@ def _activated(
             for key, number in activation.parameters.items():
                 row.attribute.append(onnx.helper.make_attribute(key, number))
             if clip is not None:
-                bounded = onnx.helper.make_node("Clip", row.input, [f"{row.output[0]}, clipped"], min=-clip, max=clip)
+                bounded = onnx.helper.make_node(
+                    "Clip", row.input, [f"{row.output[0]}, clipped"], min=-clip, max=clip
+                )
                 row.input[:] = bounded.output
                 yield bounded
         yield row

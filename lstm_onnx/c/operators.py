@@ -1,7 +1,7 @@
 """How each operator is computed: a table of handlers, which append stages to a program.
 
-A convolution is a product of its windows, which are addresses: the result has its channels side by side, so that the
-windows of the next one are rows in memory.
+A convolution is a product of its windows, which are addresses: the result has its channels side by
+side, so that the windows of the next one are rows in memory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from lstm_trt.export.onnx_checks import RECURRENT
 
 #: Operators that move numbers without changing them.
 MOVES = {
-    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
-    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split",
+    "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 
 #: Operators of which the outputs follow from sizes.
@@ -57,7 +58,8 @@ PARAMETERS = {
     "Clip": {"min": -math.inf, "max": math.inf},
 }
 
-#: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is false.
+#: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is
+#: false.
 ARITHMETIC = {
     "Add": "sum",
     "Sub": "difference",
@@ -85,8 +87,8 @@ CONDITIONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not"
 #: Function of `kernel.c` -> that of its operands in the other order.
 SWAPPED = {"difference": "subtracted", "quotient": "divisor", "less": "greater", "greater": "less"}
 
-#: Reduction -> the operator for each number before it, the function of `kernel.c` that joins two numbers, and the
-#: operator behind it. A sum is a product with ones, a mean with its share.
+#: Reduction -> the operator for each number before it, the function of `kernel.c` that joins two
+#: numbers, and the operator behind it. A sum is a product with ones, a mean with its share.
 REDUCED: dict[str, tuple[str, str, str]] = {
     "ReduceMean": ("", "mean", ""),
     "ReduceSum": ("", "sum", ""),
@@ -101,8 +103,9 @@ REDUCED: dict[str, tuple[str, str, str]] = {
 #: Why an operator that is not the same in training is refused.
 TRAINING = "it is in training mode: export the network in evaluation mode"
 
-#: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not right in float32
-#: (that of Softplus is infinite from 88 on), or are missing; others are in `functions`.
+#: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not
+#: right in float32 (that of Softplus is infinite from 88 on), or are missing; others are in
+#: `functions`.
 EXPONENTIALS = """
     most = ReduceMax x axes
     d = Sub x most
@@ -190,7 +193,9 @@ def _cast(program: Program, node: Node) -> list[Value]:
     if to == kinds.BOOL:
         return [_of_two(program, node, "where_true", data, np.ones(1, np.float32))]
     if to != kinds.FLOAT and not (node.proto.input[0] in program.whole and to in WHOLE):
-        raise node.refused("the C kernel has float32 only, and whole numbers that are inputs or follow from these")
+        raise node.refused(
+            "the C kernel has float32 only, and whole numbers that are inputs or follow from these"
+        )
     return _same(program, node)
 
 
@@ -200,7 +205,9 @@ def _cast_like(program: Program, node: Node) -> list[Value]:
 
 
 def _unmoved(program: Program, node: Node) -> list[Value]:
-    raise node.refused("what says which numbers it moves must be a constant, not computed from the input")
+    raise node.refused(
+        "what says which numbers it moves must be a constant, not computed from the input"
+    )
 
 
 def _dropout(program: Program, node: Node) -> list[Value]:
@@ -224,11 +231,20 @@ def _arithmetic(program: Program, node: Node) -> list[Value]:
         if not isinstance(value, Data) and not isinstance(other, Data):
             value = program.data(value)
         name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
-        value = _of_two(program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1)
+        value = _of_two(
+            program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1
+        )
     return [value]
 
 
-def _of_two(program: Program, node: Node, function: str, first: Value, second: Value, used_once: bool = False) -> Data:
+def _of_two(
+    program: Program,
+    node: Node,
+    function: str,
+    first: Value,
+    second: Value,
+    used_once: bool = False,
+) -> Data:
     """What a function computes of two tensors of shapes that fit, of which one may be a constant.
 
     `used_once`: a constant row that is added to a product goes into its bias.
@@ -242,7 +258,9 @@ def _of_two(program: Program, node: Node, function: str, first: Value, second: V
         turned = SWAPPED.get(function, function)
     shape = np.broadcast_shapes(program.shape(first), program.shape(second))
     if isinstance(constant, Data) or shape != data.at.shape:
-        one, other = (Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second))
+        one, other = (
+            Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second)
+        )
         return program.joined(function, one, other)
     whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
@@ -266,7 +284,7 @@ def _where(program: Program, node: Node) -> list[Value]:
 
 
 def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
-    """What all rows of a constant have, in the order in which `data` lies; None if it repeats otherwise."""
+    """What all rows of a constant have, in the order of `data`; None if it repeats otherwise."""
     flat = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
     for width in (*constant.shape[-1:], *constant.shape, 1):
         if flat.size and (flat.reshape(-1, width) == flat[:width]).all():
@@ -295,7 +313,7 @@ def _reduced(program: Program, node: Node) -> list[Value]:
 
 
 def _rows_of(node: Node, data: Data) -> tuple[np.ndarray, list[int]]:
-    """The addresses that are reduced to one number each, (numbers, k), and the shape of the result."""
+    """The addresses of each number of the result, (numbers, k), and the shape of the result."""
     given = node.get(1)
     axes = node.has.get("axes") if given is None else given
     if isinstance(axes, Data):
@@ -311,7 +329,7 @@ def _rows_of(node: Node, data: Data) -> tuple[np.ndarray, list[int]]:
 
 
 def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
-    """Rows of addresses reduced to one column by a function of two halves, which share a column if it is odd."""
+    """Rows reduced to one column by a function of two halves, which share the middle one."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
         rows = program.joined(function, Data(rows[:, :half]), Data(rows[:, -half:])).at
@@ -413,13 +431,16 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     kernel = weights.shape[2:]
     at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
     windows = _windows(node, at.shape[1:-1], kernel)
-    padded = np.pad(at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL)
+    padded = np.pad(
+        at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL
+    )
     padded = program.filled(padded)
     read = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
     for axis, window in enumerate(windows):
         read = read.take(window.reads(), 2 * axis + 1)
     last = read.ndim - 1
-    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)  # (batch, places, kernel, channels)
+    # (batch, places, kernel, channels)
+    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)
     groups = node.has.get("group", 1)
     parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
     found = []
@@ -432,7 +453,7 @@ def _convolution(program: Program, node: Node) -> list[Value]:
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of `kernel` numbers moves along an axis of `size`, with padding before and after it."""
+    """How a window of `kernel` numbers moves along an axis of `size`, padded at both ends."""
 
     size: int
     kernel: int
@@ -462,7 +483,9 @@ def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Wi
     padding = node.has.get("auto_pad", "NOTSET")
     pads = node.has.get("pads") or (0,) * 2 * len(kernel)
     windows = []
-    for axis, (size, each, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+    for axis, (size, each, stride, dilation) in enumerate(
+        zip(sizes, kernel, strides, dilations, strict=True)
+    ):
         before = pads[axis]
         after = pads[len(kernel) + axis]
         if padding.startswith("SAME"):
@@ -485,10 +508,14 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         beyond = max(reads.max() + 1 - window.before - window.size - window.after, 0)
         widths = [(0, 0)] * at.ndim
         widths[axis] = (window.before, window.after + beyond)
-        padded = program.filled(np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf)
+        padded = program.filled(
+            np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf
+        )
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
-            at = program.joined("sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))).at
+            at = program.joined(
+                "sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))
+            ).at
         counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
     if not is_mean:
         return [Data(at)]
@@ -513,7 +540,9 @@ def _lookup(program: Program, node: Node) -> list[Value]:
     y = program.buffer((*index.at.shape, *at.shape[1:])).at
     numbers = (index.at.size, len(at), at[0].size)
     x = program.address(index)
-    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),)))
+    program.stages.append(
+        Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),))
+    )
     rank = index.at.ndim
     return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
 
@@ -578,7 +607,9 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
     groups = node.has.get("num_groups", channels)
     of_groups = Data(data.at.reshape(batch, groups, -1))
     normal = Data(_normal(program, node, of_groups, [2]).at.reshape(data.at.shape))
-    scale, bias = (_of_channels(np.repeat(value, channels // len(value)), data) for value in constants)
+    scale, bias = (
+        _of_channels(np.repeat(value, channels // len(value)), data) for value in constants
+    )
     return _scaled(program, node, normal, scale, bias)
 
 
@@ -590,13 +621,15 @@ def _of_channels(value: np.ndarray, data: Data) -> np.ndarray:
 def _by_function(program: Program, node: Node) -> list[Value]:
     """An operator as ONNX itself defines it by others."""
     parts, inputs, outputs, opset = function_of(node, program.opsets[""])
-    return program.expanded(node, parts, dict(zip(inputs, node.inputs, strict=True)), outputs, opset)
+    return program.expanded(
+        node, parts, dict(zip(inputs, node.inputs, strict=True)), outputs, opset
+    )
 
 
 Handler = Callable[[Program, Node], Sequence[Value]]
 
-#: Operator -> what appends its stages and returns its outputs, where an input varies. Operators of `MOVES` are
-#: evaluated on addresses instead, if only what they move varies.
+#: Operator -> what appends its stages and returns its outputs, where an input varies. Operators of
+#: `MOVES` are evaluated on addresses instead, if only what they move varies.
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(RECURRENT, recurrent),
     "Conv": _convolution,

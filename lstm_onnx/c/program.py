@@ -1,4 +1,4 @@
-"""The calls that compute a network, as they are found one after another, and the memory that they use."""
+"""The calls that compute a network, as they are found, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def once(array: np.ndarray) -> np.ndarray:
 def rows_of(text: str, values: Mapping[str, Value]) -> list[onnx.NodeProto]:
     """The operators of a text with rows "output = Operator input ...".
 
-    One that reads a tensor that is None is left out, and so is its output; a sum with one is the other operand.
+    One that reads a tensor that is None is left out, and so is its output; a sum with one is the
+    other operand.
     """
     absent = {name for name, value in values.items() if value is None}
     nodes = []
@@ -48,7 +49,7 @@ def rows_of(text: str, values: Mapping[str, Value]) -> list[onnx.NodeProto]:
 
 
 class Program:
-    """Stages, and the bases of the addresses in them: inputs, outputs, states, buffers and constants."""
+    """Stages, and the bases of their addresses: inputs, outputs, states, buffers, constants."""
 
     def __init__(self) -> None:
         #: Base -> its name in C.
@@ -64,7 +65,8 @@ class Program:
         self.values: dict[str, Value] = {}
         #: Tensors of whole numbers and conditions, which are float32 in C.
         self.whole: set[str] = set()
-        #: Inputs of whole numbers -> the number below which they are, as far as that is known, or 2.
+        #: Inputs of whole numbers -> the number below which they are, as far as that is known, or
+        #: 2.
         self.whole_inputs: dict[str, int] = {}
         #: Tensor -> how often the graph reads it.
         self.uses: Counter[str] = Counter()
@@ -77,7 +79,8 @@ class Program:
         self.given: set[int] = set()
         #: Field of the struct with the state of a layer -> a constant from which it begins.
         self.firsts: dict[str, np.ndarray] = {}
-        #: Bases with outputs of recurrent layers, and names of the tensors which are such inputs of others.
+        #: Bases with outputs of recurrent layers, and names of the tensors which are such inputs of
+        #: others.
         self.bounded: set[int] = set()
         self.bounded_inputs: set[str] = set()
 
@@ -125,7 +128,10 @@ class Program:
         if not isinstance(index, Data) or not index.at.size:
             return
         for name in self.whole_inputs:
-            if self.values[name].at.size and self.values[name].at.flat[0] // BASE == index.at.flat[0] // BASE:
+            if (
+                self.values[name].at.size
+                and self.values[name].at.flat[0] // BASE == index.at.flat[0] // BASE
+            ):
                 self.whole_inputs[name] = rows
 
     def place(self, address: int) -> str:
@@ -157,7 +163,7 @@ class Program:
         return first
 
     def each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
-        """Append a stage for each number by itself, with those of `others`, in the order in which `data` lies."""
+        """Append a stage for each number by itself, with those of `others`, in `data`'s order."""
         if not data.at.size:
             return data
         order = np.argsort(data.at, axis=None, kind="stable")
@@ -176,7 +182,7 @@ class Program:
         return self.each(Binary, first, function, others=[second])
 
     def product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
-        """Append the product of rows of addresses, (n, k), with a matrix, (k, columns); returns (n, columns)."""
+        """Append the product of rows, (n, k), with a matrix, (k, columns); returns (n, columns)."""
         if not rows.size:
             raise BuildFailed("a product of no rows: the window is too short for this network")
         x, _, stride = self.lines(rows[None])
@@ -185,7 +191,7 @@ class Program:
         return y
 
     def lines(self, at: np.ndarray) -> tuple[int, int, int]:
-        """Where rows of addresses, (batches, rows, k), begin; how far it is to the next batch, and to the next row.
+        """Where rows, (batches, rows, k), begin; how far it is to the next batch and row.
 
         They are copied if that differs from one to another.
         """
@@ -212,7 +218,7 @@ class Program:
         outputs: Sequence[str],
         opset: int | None = None,
     ) -> list[Value]:
-        """What operators compute from `values`, in place of an operator, which is named if one is refused.
+        """What operators compute from `values` in place of one, which is named in a refusal.
 
         They are of the version `opset`, or of that of the network.
         """

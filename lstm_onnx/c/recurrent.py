@@ -38,11 +38,16 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     else:
         y, *states = _layers(program, node, x, layer, arrays)
     if node.has.get("layout"):
-        return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.at.swapaxes(0, 1)) for state in states)]
+        return [
+            Data(y.at.transpose(2, 0, 1, 3)),
+            *(Data(state.at.swapaxes(0, 1)) for state in states),
+        ]
     return [y, *states]
 
 
-def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> list[Value]:
+def _layers(
+    program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]
+) -> list[Value]:
     """A layer of `kernel.c` for each direction: Y and the states, with time first."""
     w, r, b = arrays.values()
     units = r.shape[-1]
@@ -68,12 +73,14 @@ def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays
                 _begin(program, value, index, found[-1])
         place = y.at[0, index, 0, 0]
         reverse = index == 1 or layer.direction == "reverse"
-        program.stages.append(Recurrent(begin, place, y.at.size, len(x.at), number, directions * units, reverse))
+        program.stages.append(
+            Recurrent(begin, place, y.at.size, len(x.at), number, directions * units, reverse)
+        )
     return [y, *(Data(np.stack(end)) for end in ends.values())]
 
 
 def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
-    """The state from which the last layer begins, that of a direction: carried, a constant, or else copied.
+    """The state from which the last layer begins: carried, a constant, or else copied.
 
     `after` is where the state ends.
     """
@@ -82,7 +89,9 @@ def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> Non
     if isinstance(state, np.ndarray) and not state.any():
         state = None
     if state is None and program.carries:
-        raise BuildFailed(f"layer {number + 1} begins each call from zero; its state must be carried as well")
+        raise BuildFailed(
+            f"layer {number + 1} begins each call from zero; its state must be carried as well"
+        )
     if state is None:
         return
     if isinstance(state, np.ndarray) and not program.carries:
@@ -109,8 +118,8 @@ def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) ->
             yield f"{name} has shape {array.shape}, expected {expected}"
     if layer.batch != 1:
         yield (
-            f"batch size {layer.batch}, but the C kernel computes batch size 1: give the file a symbolic batch size,"
-            " and call the code once for each sequence"
+            f"batch size {layer.batch}, but the C kernel computes batch size 1:"
+            " give the file a symbolic batch size, and call the code once for each sequence"
         )
     lengths = node.named("sequence_lens")
     if lengths is not None and Program.shape(lengths) != (1,):

@@ -1,4 +1,4 @@
-"""The calls of `kernel.c` that compute a network, one after another, and the numbers that they read and write."""
+"""The calls of `kernel.c` that compute a network, and the numbers that they read and write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lstm_onnx.c.moves import Loop
 
 @dataclass(frozen=True)
 class Data:
-    """A tensor that is not a constant, as the addresses of its numbers: those of a base are consecutive."""
+    """A tensor that varies, as the addresses of its numbers: those of a base are consecutive."""
 
     at: np.ndarray
 
@@ -23,7 +23,7 @@ Value = Any
 
 @dataclass
 class Layer:
-    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...).
+    """A recurrent layer; `kind` as in `kernel.c`, `weights`: W, R and both biases.
 
     `bounded`: its inputs are outputs of recurrent layers, from -1 to 1.
     """
@@ -46,7 +46,7 @@ class Layer:
 
 @dataclass
 class Stage:
-    """One call: the addresses of the first number that it reads and writes, and how many it writes."""
+    """One call: the addresses of the first number read and written, and how many it writes."""
 
     x: int
     y: int
@@ -101,7 +101,7 @@ class Copy(Stage):
 
 @dataclass
 class Call(Stage):
-    """A function of `kernel.c` with whole numbers, the addresses that it reads, and the one to which it writes."""
+    """A function of `kernel.c` with whole numbers, addresses to read, and one to write to."""
 
     function: str
     numbers: tuple[int, ...]
@@ -114,7 +114,7 @@ class Call(Stage):
 
 @dataclass
 class Repeat(Stage):
-    """The stages up to `End` are computed for each time step t; writes `y` by rows, of which nothing is read before.
+    """The stages up to `End` for each time step t; writes `y` by rows, none of them read before.
 
     `text`: what it computes, for the head of the file.
     """
@@ -125,7 +125,7 @@ class Repeat(Stage):
 
 @dataclass
 class End(Stage):
-    """The end of `Repeat`; what it reads is needed up to here, since the next time step reads it again."""
+    """The end of `Repeat`; what it reads is needed up to here: the next time step reads it too."""
 
     needed: tuple[int, ...]
 

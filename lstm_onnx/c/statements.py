@@ -1,4 +1,4 @@
-"""The stages of a network as calls of the functions of its kernel, in C, and the places of their buffers."""
+"""The stages of a network as calls of kernel functions in C, and places of their buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop
 from lstm_onnx.c.reader import Reader
-from lstm_onnx.c.stages import Binary, Call, Copy, Dense, End, Layer, Pointwise, Recurrent, Repeat, Stage
+from lstm_onnx.c.stages import (
+    Binary,
+    Call,
+    Copy,
+    Dense,
+    End,
+    Layer,
+    Pointwise,
+    Recurrent,
+    Repeat,
+    Stage,
+)
 from lstm_onnx.c.weights import TILE, Weights
 
 #: Columns up to which a dense layer is computed as separate dot products.
@@ -22,7 +33,8 @@ FEW_COLUMNS = 4
 CHUNK = 24
 
 #: A helper's part of a layer, in C.
-_PART = """static void {name}_part(const struct lstm_trt_work *to, int part, const struct lstm_trt_work *from)
+_PART = """static void {name}_part(\
+const struct lstm_trt_work *to, int part, const struct lstm_trt_work *from)
 {{
     products({sizes}, to, part, from);
 }}
@@ -31,7 +43,7 @@ _PART = """static void {name}_part(const struct lstm_trt_work *to, int part, con
 
 @dataclass
 class Pass:
-    """`run` or `step`: its statements, the functions that they call, and the floats that it needs in the struct.
+    """`run` or `step`: statements, functions that they call, floats needed in the struct.
 
     `copied`: those of which a helper has a copy.
     """
@@ -47,24 +59,33 @@ class Pass:
     copied: int = 0
 
     @classmethod
-    def of(cls, reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights, threads: int) -> Pass:
-        """The statements of a graph, of which the constants and matrices are added to the weights."""
+    def of(
+        cls, reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights, threads: int
+    ) -> Pass:
+        """The statements of a graph; its constants and matrices are added to the weights."""
         made = cls(reader, layers, weights, threads)
         for base, values in reader.constants.items():
             reader.bases[base] = f"w + {weights.add(values)}"
         for stage in reader.stages:
-            made.lines += _STATEMENTS[type(stage)](made, stage, reader.place(stage.x), reader.bases[stage.y // BASE])
+            made.lines += _STATEMENTS[type(stage)](
+                made, stage, reader.place(stage.x), reader.bases[stage.y // BASE]
+            )
         places, made.buffer = _buffers(reader, weights.unit)
         pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
         for name, (base, _) in reader.outputs.items():
             pointers[base] = name
-        made.lines[:0] = [f"float *{reader.bases[base]} = {pointer};" for base, pointer in pointers.items()]
+        made.lines[:0] = [
+            f"float *{reader.bases[base]} = {pointer};" for base, pointer in pointers.items()
+        ]
         return made
 
     @property
     def arguments(self) -> dict[str, int]:
         """Inputs and outputs: parameter -> size."""
-        return {**self.reader.inputs, **{name: size for name, (_, size) in self.reader.outputs.items()}}
+        return {
+            **self.reader.inputs,
+            **{name: size for name, (_, size) in self.reader.outputs.items()},
+        }
 
     def _recurrent(self, stage: Recurrent, x: str, y: str) -> list[str]:
         layer, offset = self.layers[stage.layer]
@@ -74,12 +95,18 @@ class Pass:
         part = f"{layer.kind}, {layer.features}, {layer.units}, {stage.rows}"
         if self.weights.row_major:
             kept = c if layer.kind in KEEP_C else "0"
-            return [f"recurrent({part}, {int(stage.reverse)}, {x}, w + {offset}, {h}, {kept}, {to}, {stage.width});"]
+            return [
+                f"recurrent({part}, {int(stage.reverse)}, {x}, w + {offset}, {h}, {kept}, {to},"
+                f" {stage.width});"
+            ]
         bits = self.weights.bits[not layer.bounded]
         part = f"{bits}, {part}"
         sizes = f"{part}, {int(stage.reverse)}"
         name = re.sub(r"\W+", "_", f"layer_{sizes.lower()}_{stage.width}")
-        parameters = "const float *x, const float *w, const float *sums, float *h, float *c, float *gates, float *y"
+        parameters = (
+            "const float *x, const float *w, const float *sums,"
+            " float *h, float *c, float *gates, float *y"
+        )
         inside = ""
         outside = ""
         if self.threads > 1:
@@ -117,11 +144,14 @@ class Pass:
             function = f"dense({weights.bits[1]}, "
         bias = weights.add(weights.vector(stage.bias))
         return [
-            f"{function}{stage.rows}, {k}, {columns}, {x}, {stage.stride}, w + {matrix}, w + {bias}, {y}, {columns});"
+            f"{function}{stage.rows}, {k}, {columns}, {x}, {stage.stride},"
+            f" w + {matrix}, w + {bias}, {y}, {columns});"
         ]
 
     def _pointwise(self, stage: Pointwise, x: str, y: str) -> list[str]:
-        a, b = (*(c_number(each, self.weights.row_major) for each in stage.parameters), "0", "0")[:2]
+        a, b = (*(c_number(each, self.weights.row_major) for each in stage.parameters), "0", "0")[
+            :2
+        ]
         return [f"POINTWISE({stage.function}, {stage.size}, {x}, {y}, {a}, {b});"]
 
     def _binary(self, stage: Binary, x: str, y: str) -> list[str]:
@@ -185,9 +215,13 @@ def c_number(value: float, plain: bool = False) -> str:
 
 
 def _buffers(reader: Reader, unit: int) -> tuple[dict[int, int], int]:
-    """Base -> place of each buffer in floats, and the size of all: a place is used again after the last reading."""
+    """Base -> place of each buffer in floats, and the size of all: places are used again."""
     outputs = [base for base, _ in reader.outputs.values()]
-    last = {address // BASE: number for number, stage in enumerate(reader.stages) for address in stage.reads}
+    last = {
+        address // BASE: number
+        for number, stage in enumerate(reader.stages)
+        for address in stage.reads
+    }
     free: list[tuple[int, int]] = []
     places: dict[int, tuple[int, int]] = {}
     total = 0
