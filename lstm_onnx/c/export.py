@@ -73,40 +73,38 @@ class WrittenC:
 
     def as_dict(self) -> dict:
         """JSON values."""
+        file = self.file
         return {
             "files": [{"path": str(path), "bytes": path.stat().st_size} for path in self.paths],
-            "name": self.file.name,
+            "name": file.name,
             "samples": self.samples,
-            "any_length": bool(self.file.strides),
-            "no_step": self.file.no_step or None,
-            "target": self.file.target.name,
-            "vector_length": self.file.target.vector_length,
-            "weights": {"bytes": len(self.file.weights), "included": self.file.included},
-            "precision": self.file.precision,
-            "threads": self.file.threads,
+            "any_length": bool(file.strides),
+            "no_step": file.no_step or None,
+            "target": file.target.name,
+            "vector_length": file.target.vector_length,
+            "weights": {"bytes": len(file.weights), "included": file.included},
+            "precision": file.precision,
+            "threads": file.threads,
             "error": self.error,
             "command": self.command,
         }
 
     def __str__(self) -> str:
+        file = self.file
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
+        for function, rows in self.samples.items():
+            lines.append(f"{file.name}_{function}: {count(rows, 'sample')} per call")
+        if file.strides:
+            lines.append(f"{file.name}_run_n: any number of samples per call")
+        if file.no_step:
+            lines.append(f"{file.name}_step: none, because {file.no_step}")
+        place = "included" if file.included else f"in {file.name}.bin"
         lines += [
-            f"{self.file.name}_{name}: {count(rows, 'sample')} per call"
-            for name, rows in self.samples.items()
+            f"weights: {bytes_text(len(file.weights))}, {place}",
+            f"error: {file.error}",
+            f"compile with: {self.command}",
         ]
-        if self.file.strides:
-            lines.append(f"{self.file.name}_run_n: any number of samples per call")
-        if self.file.no_step:
-            lines.append(f"{self.file.name}_step: none, because {self.file.no_step}")
-        place = "included" if self.file.included else f"in {self.file.name}.bin"
-        return "\n".join(
-            (
-                *lines,
-                f"weights: {bytes_text(len(self.file.weights))}, {place}",
-                f"error: {self.file.error}",
-                f"compile with: {self.command}",
-            )
-        )
+        return "\n".join(lines)
 
 
 def export_c(
@@ -157,43 +155,19 @@ def export_c(
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
-    models, file = _generated(models, chosen, name, precision, threads)
-    answers = known_answers(file, models.of_functions, models.states)
+    try:
+        file = models.code(chosen, name, precision, threads)
+    except BuildFailed as error:
+        if len(models.functions) == 1:
+            raise
+        window = {"run": models.functions["run"]}
+        reason = f"it cannot be generated: {error}"
+        models = _Models(window, no_step=reason, stride=models.stride)
+        file = models.code(chosen, name, precision, threads)
+    answers = known_answers(file, models.functions, models.states)
     error = measured_error(replace(file, included=False), answers) if answers else None
     file = replace(file, error=_error_text(error, answers))
     return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
-
-
-def _generated(
-    models: _Models, target: Target, name: str, precision: str, threads: int
-) -> tuple[_Models, CFile]:
-    """The code, and the models of it: without the step if only the window can be generated."""
-
-    def code(of: _Models) -> CFile:
-        file = c_file(
-            of.window,
-            of.step,
-            target,
-            name,
-            states=of.states,
-            precision=precision,
-            threads=threads,
-        )
-        return replace(file, any_length=of.any_length, no_step=of.no_step)
-
-    try:
-        return models, code(models)
-    except BuildFailed as error:
-        if models.window is None or models.step is None:
-            raise
-        alone = replace(
-            models,
-            step=None,
-            states=(),
-            any_length=False,
-            no_step=f"it cannot be generated: {error}",
-        )
-        return alone, code(alone)
 
 
 def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
@@ -209,63 +183,74 @@ def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
 
 @dataclass(frozen=True)
 class _Models:
-    """ONNX models of the window and of the step, or None, and the states that the step gets.
+    """ONNX models of the functions `run` and `step`, and the states that the step gets.
 
     `any_length`: the step computes what the window does, sample after sample as they lie in memory.
     `no_step`: why there is none. `stride`: samples of a time step.
     """
 
-    window: bytes | None
-    step: bytes | None = None
+    functions: dict[str, bytes]
     states: tuple[State, ...] = ()
     any_length: bool = False
     no_step: str = ""
     stride: int = 1
 
-    @property
-    def of_functions(self) -> dict[str, bytes]:
-        """Function -> its model."""
-        found = {"run": self.window, "step": self.step}
-        return {function: model for function, model in found.items() if model}
+    def code(self, target: Target, name: str, precision: str, threads: int) -> CFile:
+        """What is generated for them; raises `BuildFailed`."""
+        file = c_file(
+            self.functions.get("run"),
+            self.functions.get("step"),
+            target,
+            name,
+            states=self.states,
+            precision=precision,
+            threads=threads,
+        )
+        return replace(file, any_length=self.any_length, no_step=self.no_step)
 
 
 def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _Models:
-    network = network.in_mode(mode) if mode else network
-    if isinstance(network, LstmShape):
-        path = export_network(network, seed).path
-        window = static_model(path, network)
-        if mode == "stream":
-            return _Models(None, window)
-        if mode is not None:
-            return _Models(window)
-        if network.directions > 1:
-            return _Models(
-                window, no_step="it is bidirectional and needs the whole sequence from the start"
-            )
-        step = static_model(path, replace(network, sequence=1))
-        return _Models(window, step, any_length=True)  # it carries the states of all its layers
-    if mode == "stream" or (network.states and mode != "forward"):
-        network.check_mode("stream")
-        return _Models(None, static_model(network.path, network), network.states)
-    window = static_model(network.path, network)
+    own = isinstance(network, OnnxNetwork)
+    if mode is None and own and network.states:
+        mode = "stream"
+    if mode is not None:
+        network = network.in_mode(mode)
+        network.check_mode(mode)
+    path = network.path if isinstance(network, OnnxNetwork) else export_network(network, seed).path
+    model = static_model(path, network)
+    if mode == "stream":  # a layer of a shape carries its state itself
+        return _Models({"step": model}, network.states if own else ())
+    window = {"run": model}
     if mode is not None:
         return _Models(window)
+    if isinstance(network, OnnxNetwork):
+        return _with_step(network, window)
+    if network.directions > 1:
+        return _Models(
+            window, no_step="it is bidirectional and needs the whole sequence from the start"
+        )
+    step = static_model(path, replace(network, sequence=1))
+    return _Models({**window, "step": step}, any_length=True)
+
+
+def _with_step(network: OnnxNetwork, window: dict[str, bytes]) -> _Models:
+    """The window and the step with states of its own, or why there is none."""
     try:
         if not network.gets_states:
             network.check_mode("stream")  # says why
         stream = stream_of(network)
     except UsageError as error:
         return _Models(window, no_step=str(error))
-    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
+    stride = stream.stride
+    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stride}
     try:
         tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
         step = static_model(tick.path, tick)
     except LabError as error:
-        return _Models(
-            window, no_step=f"it cannot be generated for {count(stream.stride, 'sample')}: {error}"
-        )
-    any_length = stream.stride == 1 and _in_order(window, step)
-    return _Models(window, step, tick.states, any_length, stride=stream.stride)
+        reason = f"it cannot be generated for {count(stride, 'sample')}: {error}"
+        return _Models(window, no_step=reason)
+    any_length = stride == 1 and _in_order(window["run"], step)
+    return _Models({**window, "step": step}, tick.states, any_length, stride=stride)
 
 
 def _in_order(window: bytes, step: bytes) -> bool:
@@ -293,8 +278,8 @@ def known_answers(
     function, model = next(iter(models.items()))
     rows = file.samples[function]
     states = states if function == "step" else ()
-    graph = with_packed_weights(onnx_checks.read(model), file.precision, file.reader.bounded_inputs)
-    graph = in_float64(graph)
+    graph = onnx_checks.read(model)
+    graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     given = [value for value in graph.graph.input if value.name not in known]
     generator = np.random.default_rng(0)
@@ -456,28 +441,22 @@ def _pack(
     """Replace a matrix that a node reads by the packed one, unless it has few columns."""
     recurrent = node.op_type in RECURRENT
     has = attributes(node)
-    array = has.get("alpha", 1.0) * matrix
-    axes = _axes_of_rows(node, array.ndim)
-    turned = array.transpose(axes)
-    rows = turned.reshape(len(array), -1) if node.op_type == "Conv" else turned
+    # Rows are (columns, k); of a convolution k are places with all channels.
+    axes = (-1, -2)
+    if node.op_type == "Conv":
+        axes = (1, -1)
+    elif recurrent or has.get("transB"):
+        axes = (-1, -1)
+    turned = np.moveaxis(has.get("alpha", 1.0) * matrix, *axes)
+    rows = turned.reshape(len(turned), -1) if node.op_type == "Conv" else turned
     if not recurrent and rows.shape[-2] // has.get("group", 1) <= FEW_COLUMNS:
         return
     is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
     packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
-    packed = packed.reshape(turned.shape).transpose(np.argsort(axes))
+    packed = np.moveaxis(packed.reshape(turned.shape), *reversed(axes))
     name = f"{node.input[place]} of {node.output[0]}, packed"
     graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
     node.input[place] = name
-    kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _axes_of_rows(node: onnx.NodeProto, count: int) -> list[int]:
-    """The axes of a matrix as (columns, k); of a convolution k are places with all channels."""
-    axes = list(range(count))
-    if node.op_type == "Conv":
-        return [0, *axes[2:], 1]
-    if node.op_type in RECURRENT or attributes(node).get("transB"):
-        return axes
-    return [*axes[:-2], axes[-1], axes[-2]]
+    for attribute in node.attribute:
+        if attribute.name == "alpha":  # which the packed numbers have
+            attribute.f = 1.0

@@ -73,8 +73,12 @@ def _layers(
                 _begin(program, value, index, found[-1])
         place = y.at[0, index, 0, 0]
         reverse = index == 1 or layer.direction == "reverse"
+        head = f"{node.kind} {layer.features} -> {units}"
+        if reverse:
+            head += " backwards"
+        width = directions * units
         program.stages.append(
-            Recurrent(begin, place, y.at.size, len(x.at), number, directions * units, reverse)
+            Recurrent(begin, place, y.at.size, len(x.at), number, width, reverse, head)
         )
     return [y, *(Data(np.stack(end)) for end in ends.values())]
 

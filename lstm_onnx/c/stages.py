@@ -57,6 +57,11 @@ class Stage:
         """All addresses from which it reads on."""
         return (self.x,)
 
+    @property
+    def text(self) -> str:
+        """What it computes, for the head of the file; nothing for what is around layers."""
+        return ""
+
 
 @dataclass
 class Recurrent(Stage):
@@ -64,6 +69,11 @@ class Recurrent(Stage):
     layer: int
     width: int
     reverse: bool
+    head: str
+
+    @property
+    def text(self) -> str:
+        return self.head
 
 
 @dataclass
@@ -73,11 +83,19 @@ class Dense(Stage):
     matrix: np.ndarray  # (k, columns)
     bias: np.ndarray
 
+    @property
+    def text(self) -> str:
+        return f"dense {' -> '.join(map(str, self.matrix.shape))}"
+
 
 @dataclass
 class Pointwise(Stage):
     function: str
     parameters: tuple[float, ...]
+
+    @property
+    def text(self) -> str:
+        return self.function
 
 
 @dataclass
@@ -114,13 +132,14 @@ class Call(Stage):
 
 @dataclass
 class Repeat(Stage):
-    """The stages up to `End` for each time step t; writes `y` by rows, none of them read before.
-
-    `text`: what it computes, for the head of the file.
-    """
+    """The stages up to `End` for each time step t; writes `y` by rows, none of them read before."""
 
     rows: int
-    text: str
+    head: str
+
+    @property
+    def text(self) -> str:
+        return self.head
 
 
 @dataclass
