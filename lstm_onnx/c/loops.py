@@ -13,7 +13,7 @@ import numpy as np
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program, rows_of
-from lstm_onnx.c.stages import Data, End, Repeat, Value
+from lstm_onnx.c.stages import Data, End, Repeat, Value, is_constant
 from lstm_onnx.evaluate import Activation, activations_of
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
@@ -102,14 +102,14 @@ def is_unusual(node: Node, rows: int, directions: int) -> bool:
         "clip" in node.has
         or bool(node.has.get("input_forget"))
         or names[: len(default)] != default
-        or not _is_constant(lengths, rows)
-        or not _is_constant(peepholes, 0)
+        or not _is_only(lengths, rows)
+        or not _is_only(peepholes, 0)
     )
 
 
-def _is_constant(value: Value, number: float) -> bool:
+def _is_only(value: Value, number: float) -> bool:
     """Whether an input is left out, or a constant of only this number."""
-    return value is None or (isinstance(value, np.ndarray) and bool((value == number).all()))
+    return value is None or (is_constant(value) and bool((value == number).all()))
 
 
 def looped(
@@ -126,7 +126,7 @@ def looped(
         raise node.refused(
             "a layer that reads the sequence backwards has no state that could be carried"
         )
-    program.limit(lengths, len(x.at) + 1)
+    program.limit(lengths, len(x) + 1)
     rows = []
     ends = []
     for index, (backwards, functions) in enumerate(zip(reverse, directions, strict=True)):
@@ -140,13 +140,13 @@ def looped(
             "RB": own,
             "length": lengths,
         }
-        rows.append(_time_steps(program, node, products, states, values, backwards, functions).at)
+        rows.append(_time_steps(program, node, products, states, values, backwards, functions))
         ends.append(states)
-    y = Data(np.stack(rows, axis=1))
-    return [
-        y,
-        *(Data(np.stack([states[key].at for states in ends])) for key in states if key != "n"),
-    ]
+    found = [np.stack(rows, axis=1)]
+    for key in states:
+        if key != "n":
+            found.append(np.stack([states[key] for states in ends]))
+    return [each.view(Data) for each in found]
 
 
 def _products(
@@ -159,7 +159,7 @@ def _products(
     if node.has.get("linear_before_reset"):
         *others, own = np.split(of_state, 3)
         of_state = np.concatenate([*others, np.zeros_like(own)])
-    return program.product(x.at.reshape(len(x.at), -1), w.T, of_input + of_state), own
+    return program.product(x.reshape(len(x), -1), w.T, of_input + of_state), own
 
 
 def _states(program: Program, node: Node, index: int, units: int) -> dict[str, Data]:
@@ -182,11 +182,11 @@ def _time_steps(
     functions: Sequence[Activation],
 ) -> Data:
     """Append the loop, which leaves the last states in `states`; returns (time, 1, units)."""
-    rows = len(products.at)
-    y = program.buffer((rows, *states["h"].at.shape))
+    rows = len(products)
+    y = program.buffer((rows, *states["h"].shape))
     begin = len(program.stages)
-    head = f"{node.kind} {node.inputs[0].at.shape[-1]} -> {y.at.shape[-1]}"
-    program.stages.append(Repeat(products.at.flat[0], y.at.flat[0], y.at.size, rows, head))
+    head = f"{node.kind} {node.inputs[0].shape[-1]} -> {y.shape[-1]}"
+    program.stages.append(Repeat(products.flat[0], y.flat[0], y.size, rows, head))
     time = f"({rows - 1} - t)" if backwards else "t"
     values = {**values, "xw": _row(program, products, time)}
     written = _row(program, y, time)
@@ -194,19 +194,19 @@ def _time_steps(
     steps = _activated(rows_of(_time_step(node), values), functions, node.has.get("clip"))
     after = program.expanded(node, steps, values, names, OPSET)
     for value, place in zip(after, (written, *states.values()), strict=True):
-        program.copy_row(program.address(value), place.at.flat[0], place.at.size)
+        program.copy_row(program.address(value), place.flat[0], place.size)
     inside = program.stages[begin:]
     made = {stage.y // BASE for stage in inside}
     read = [address for stage in inside for address in stage.reads if address // BASE not in made]
-    kept = [data.at.flat[0] for data in (products, y, *states.values())]
+    kept = [data.flat[0] for data in (products, y, *states.values())]
     program.stages.append(End(kept[1], kept[1], 0, (*read, *kept)))
     return y
 
 
 def _row(program: Program, data: Data, time: str) -> Data:
     """The row of a time step, (1, ...)."""
-    size = data.at[0].size
-    return program.new(f"({program.place(data.at.flat[0])} + {time} * {size})", (1, size))
+    size = data[0].size
+    return program.new(f"({program.place(data.flat[0])} + {time} * {size})", (1, size))
 
 
 def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
@@ -238,10 +238,10 @@ def _begun(program: Program, state: Value, index: int, units: int) -> Data:
     """A buffer for a state, (1, units), with its first value."""
     if state is None:
         state = np.zeros((index + 1, units), np.float32)
-    first = program.stored(state) if isinstance(state, np.ndarray) else state
-    begin = program.address(Data(first.at.reshape(-1, units)[index]))
+    first = program.stored(state) if is_constant(state) else state
+    begin = program.address(first.reshape(-1, units)[index])
     data = program.buffer((1, units))
-    program.copy_row(begin, data.at.flat[0], units)
+    program.copy_row(begin, data.flat[0], units)
     return data
 
 

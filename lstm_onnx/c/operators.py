@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,19 +16,19 @@ from lstm_onnx.c.functions import BY_FUNCTION, function_of
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import FILL, Program, once, rows_of
 from lstm_onnx.c.recurrent import recurrent
-from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value
+from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value, is_constant
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
 
 #: Operators that move numbers without changing them.
-MOVES = {
+MOVES = (
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
     "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split",
     "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
+)  # fmt: skip
 
 #: Operators of which the outputs follow from sizes.
-SIZES = {"Shape", "Size"}
+SIZES = ("Shape", "Size")
 
 #: Pointwise operator -> function of `kernel.c`.
 POINTWISE = {
@@ -219,7 +218,7 @@ def _dropout(program: Program, node: Node) -> list[Value]:
 
 def _same(program: Program, node: Node) -> list[Value]:
     """The same numbers, as another tensor: a bias that is added to it must not change the first."""
-    return [Data(program.data(node.inputs[0]).at)]
+    return [program.data(node.inputs[0]).view()]
 
 
 # Two tensors or more
@@ -230,7 +229,7 @@ def _arithmetic(program: Program, node: Node) -> list[Value]:
     for place, other in enumerate(node.inputs[1:], 1):
         if not isinstance(value, Data) and not isinstance(other, Data):
             value = program.data(value)
-        name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
+        name = node.proto.input[place if is_constant(value) else 0]
         value = _of_two(
             program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1
         )
@@ -256,12 +255,11 @@ def _of_two(
         data = second
         constant = first
         turned = SWAPPED.get(function, function)
-    shape = np.broadcast_shapes(program.shape(first), program.shape(second))
-    if isinstance(constant, Data) or shape != data.at.shape:
-        one, other = (
-            Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second)
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    if isinstance(constant, Data) or shape != data.shape:
+        return program.joined(
+            function, _spread(program, first, shape), _spread(program, second, shape)
         )
-        return program.joined(function, one, other)
     whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
     if row is None:
@@ -271,13 +269,18 @@ def _of_two(
         if function == "sum" and used_once and product is data and stage.rows == rows:
             stage.bias = stage.bias + row
             return data
-    return program.each(Binary, data, program.stored(row).at[0], turned, rows, True)
+    return program.each(Binary, data, program.stored(row)[0], turned, rows, True)
+
+
+def _spread(program: Program, value: Value, shape: tuple[int, ...]) -> Data:
+    """A tensor, repeated where the shape is larger."""
+    return np.broadcast_to(program.data(value), shape, subok=True)
 
 
 def _where(program: Program, node: Node) -> list[Value]:
     condition, first, second = node.inputs
-    shape = np.broadcast_shapes(*map(program.shape, node.inputs))
-    at = Data(np.broadcast_to(program.data(condition).at, shape))
+    shape = np.broadcast_shapes(condition.shape, first.shape, second.shape)
+    at = _spread(program, condition, shape)
     kept = _of_two(program, node, "where_true", at, first)
     others = _of_two(program, node, "where_false", at, second)
     return [_of_two(program, node, "sum", kept, others)]
@@ -285,7 +288,7 @@ def _where(program: Program, node: Node) -> list[Value]:
 
 def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
     """What all rows of a constant have, in the order of `data`; None if it repeats otherwise."""
-    flat = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
+    flat = constant.ravel()[np.argsort(data, axis=None, kind="stable")]
     for width in (*constant.shape[-1:], *constant.shape, 1):
         if flat.size and (flat.reshape(-1, width) == flat[:width]).all():
             return flat[:width]
@@ -306,33 +309,33 @@ def _reduced(program: Program, node: Node) -> list[Value]:
         weights = np.full((k, 1), 1 / k if function == "mean" else 1.0, np.float32)
         found = program.product(rows, weights, np.zeros(1, np.float32))
     else:
-        found = Data(_halved(program, rows, function))
+        found = _halved(program, rows, function)
     if behind:
         found = _of_each(program, behind, found)
-    return [Data(found.at.reshape(shape))]
+    return [found.reshape(shape)]
 
 
-def _rows_of(node: Node, data: Data) -> tuple[np.ndarray, list[int]]:
+def _rows_of(node: Node, data: Data) -> tuple[Data, list[int]]:
     """The addresses of each number of the result, (numbers, k), and the shape of the result."""
     given = node.get(1)
     axes = node.has.get("axes") if given is None else given
     if isinstance(axes, Data):
         raise node.refused("its axes must be constants")
     if axes is None or not len(axes):
-        axes = [] if node.has.get("noop_with_empty_axes") else range(data.at.ndim)
-    axes = [int(axis) % data.at.ndim for axis in axes]
-    shape = [1 if axis in axes else size for axis, size in enumerate(data.at.shape)]
+        axes = [] if node.has.get("noop_with_empty_axes") else range(data.ndim)
+    axes = [int(axis) % data.ndim for axis in axes]
+    shape = [1 if axis in axes else size for axis, size in enumerate(data.shape)]
     if not node.has.get("keepdims", 1):
         shape = [size for axis, size in enumerate(shape) if axis not in axes]
-    last = np.moveaxis(data.at, axes, range(-len(axes), 0))
+    last = np.moveaxis(data, axes, range(-len(axes), 0))
     return last.reshape(math.prod(shape), -1), shape
 
 
-def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
+def _halved(program: Program, rows: Data, function: str) -> Data:
     """Rows reduced to one column by a function of two halves, which share the middle one."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
-        rows = program.joined(function, Data(rows[:, :half]), Data(rows[:, -half:])).at
+        rows = program.joined(function, rows[:, :half], rows[:, -half:])
     return rows
 
 
@@ -340,15 +343,15 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
     """CumSum: sums of 1, 2, 4, ... numbers, each of two of those before."""
     axis = int(node.number(node.inputs[1], "its axis").item())
     way = -1 if node.has.get("reverse") else 1
-    at = np.moveaxis(node.inputs[0].at, axis, 0)[::way]
+    at = np.moveaxis(node.inputs[0], axis, 0)[::way]
     if node.has.get("exclusive"):
         at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
     width = 1
     while width < len(at):
-        sums = program.joined("sum", Data(at[width:]), Data(at[:-width]))
-        at = np.concatenate([at[:width], sums.at])
+        sums = program.joined("sum", at[width:], at[:-width])
+        at = np.concatenate([at[:width], sums]).view(Data)
         width *= 2
-    return [Data(np.moveaxis(at[::way], 0, axis))]
+    return [np.moveaxis(at[::way], 0, axis)]
 
 
 # Products
@@ -358,40 +361,37 @@ def _product(program: Program, node: Node) -> list[Value]:
     """MatMul, and Gemm with its factors and bias."""
     alpha = node.has.get("alpha", 1.0)
     beta = node.has.get("beta", 1.0)
-    first = _transposed(node.inputs[0], node.has.get("transA"))
-    second = _transposed(node.inputs[1], node.has.get("transB"))
+    first, second = node.inputs[:2]
+    if node.has.get("transA"):
+        first = first.T
+    if node.has.get("transB"):
+        second = second.T
     bias = node.get(2)
-    if isinstance(bias, np.ndarray):
+    if is_constant(bias):
         bias = np.asarray(beta * node.constant(bias, "the bias"))
     elif bias is not None and beta != 1.0:
         bias = _of_two(program, node, "times", bias, np.array(beta, np.float32))
-    if isinstance(second, np.ndarray) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
+    if is_constant(second) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
         matrix = alpha * node.constant(second, "the second factor")
         row = _same_for_all_rows(bias, matrix.shape[-1])
         y = _by_matrix(program, first, matrix, row)
         program.products.append((y, program.stages[-1]))
         if row is not None:
             return [y]
-    elif isinstance(first, np.ndarray) and first.ndim == 2 and len(program.shape(second)) > 1:
-        turned = Data(program.data(second).at.swapaxes(-1, -2))
+    elif is_constant(first) and first.ndim == 2 and second.ndim > 1:
+        turned = program.data(second).swapaxes(-1, -2)
         y = _by_matrix(program, turned, alpha * node.constant(first, "the first factor").T, None)
-        y = Data(y.at.swapaxes(-1, -2))
+        y = y.swapaxes(-1, -2)
     else:
-        y = _of_data(program, program.data(first).at, program.data(second).at)
+        y = _of_data(program, program.data(first), program.data(second))
         if alpha != 1.0:
             y = _of_two(program, node, "times", y, np.array(alpha, np.float32))
     return [y if bias is None else _of_two(program, node, "sum", y, bias)]
 
 
-def _transposed(value: Value, turned: Any) -> Value:
-    if not turned:
-        return value
-    return Data(value.at.T) if isinstance(value, Data) else value.T
-
-
 def _same_for_all_rows(bias: Value, columns: int) -> np.ndarray | None:
     """The bias of all rows, if it is a constant that has one."""
-    if not isinstance(bias, np.ndarray) or bias.size not in (1, *bias.shape[-1:]):
+    if not is_constant(bias) or bias.size not in (1, *bias.shape[-1:]):
         return None
     return np.broadcast_to(bias.reshape(-1), columns)
 
@@ -400,28 +400,28 @@ def _by_matrix(program: Program, data: Data, matrix: np.ndarray, bias: np.ndarra
     """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
     row = np.zeros(columns, np.float32) if bias is None else bias
-    around = np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2])
-    y = program.product(data.at.reshape(-1, k), matrix.reshape(k, columns), row)
-    return Data(y.at.reshape(*around, *data.at.shape[-2:-1], columns))
+    around = np.broadcast_shapes(data.shape[:-2], matrix.shape[:-2])
+    y = program.product(data.reshape(-1, k), matrix.reshape(k, columns), row)
+    return y.reshape(*around, *data.shape[-2:-1], columns)
 
 
-def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
+def _of_data(program: Program, first: Data, second: Data) -> Data:
     """The product of two tensors, by their addresses, as `numpy.matmul` defines it."""
     a = first if first.ndim > 1 else first[None]
     b = second if second.ndim > 1 else second[:, None]
     around = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows, k = a.shape[-2:]
     columns = b.shape[-1]
-    a = np.broadcast_to(a, (*around, rows, k)).reshape(-1, rows, k)
-    b = np.broadcast_to(b, (*around, k, columns)).reshape(-1, k, columns)
+    a = np.broadcast_to(a, (*around, rows, k), subok=True).reshape(-1, rows, k)
+    b = np.broadcast_to(b, (*around, k, columns), subok=True).reshape(-1, k, columns)
     by_columns = columns == 1 or bool((np.diff(b, axis=1) == 1).all())
     x, *steps_of_x = program.lines(a)
     z, *steps_of_z = program.lines(b.swapaxes(1, 2) if by_columns else b)
-    y = program.buffer((len(a), rows, columns)).at
+    y = program.buffer((len(a), rows, columns))
     numbers = (len(a), rows, k, columns, int(by_columns), *steps_of_x, *steps_of_z)
     program.stages.append(Call(x, y.flat[0], y.size, "data_product", numbers, (z,)))
     shape = (*around, *first.shape[-2:-1], *(second.shape[-1:] if second.ndim > 1 else ()))
-    return Data(y.reshape(shape))
+    return y.reshape(shape)
 
 
 def _convolution(program: Program, node: Node) -> list[Value]:
@@ -429,13 +429,13 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     bias = node.get(2)
     bias = np.zeros(len(weights), np.float32) if bias is None else node.constant(bias, "its bias")
     kernel = weights.shape[2:]
-    at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
+    at = np.moveaxis(program.data(node.inputs[0]), 1, -1)
     windows = _windows(node, at.shape[1:-1], kernel)
     padded = np.pad(
         at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL
     )
     padded = program.filled(padded)
-    read = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
+    read = program.address(padded) + np.arange(padded.size).reshape(padded.shape).view(Data)
     for axis, window in enumerate(windows):
         read = read.take(window.reads(), 2 * axis + 1)
     last = read.ndim - 1
@@ -446,9 +446,9 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     found = []
     for part, matrix, each in zip(*parts, strict=True):
         flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
-        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each).at)
+        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each))
     y = np.concatenate(found, axis=1).reshape(*read.shape[: len(kernel) + 1], len(weights))
-    return [Data(np.moveaxis(y, -1, 1))]
+    return [np.moveaxis(y, -1, 1).view(Data)]
 
 
 @dataclass(frozen=True)
@@ -500,7 +500,7 @@ def _pooled(program: Program, node: Node) -> list[Value]:
     """MaxPool and AveragePool, axis by axis."""
     if len(node.proto.output) > 1:
         raise node.refused("the C kernel has no indices of the largest numbers")
-    at = node.inputs[0].at
+    at = node.inputs[0]
     is_mean = node.kind == "AveragePool"
     counts = np.ones(())
     for axis, window in enumerate(_windows(node, at.shape[2:], node.has["kernel_shape"]), 2):
@@ -513,13 +513,11 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         )
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
-            at = program.joined(
-                "sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))
-            ).at
+            at = program.joined("sum" if is_mean else "larger", at, padded.take(places, axis))
         counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
     if not is_mean:
-        return [Data(at)]
-    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
+        return [at]
+    return [_of_two(program, node, "times", at, (1 / counts).astype(np.float32))]
 
 
 def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
@@ -532,19 +530,17 @@ def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
 def _lookup(program: Program, node: Node) -> list[Value]:
     """Gather of rows of a table by indices that vary."""
     table, index = node.inputs
-    axis = node.has.get("axis", 0) % len(program.shape(table))
-    at = (program.stored(table) if isinstance(table, np.ndarray) else table).at
+    axis = node.has.get("axis", 0) % table.ndim
+    at = program.stored(table) if is_constant(table) else table
     at = np.moveaxis(at, axis, 0)
     program.limit(index, len(at))
     index = program.data(index)
-    y = program.buffer((*index.at.shape, *at.shape[1:])).at
-    numbers = (index.at.size, len(at), at[0].size)
+    y = program.buffer((*index.shape, *at.shape[1:]))
+    numbers = (index.size, len(at), at[0].size)
     x = program.address(index)
-    program.stages.append(
-        Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),))
-    )
-    rank = index.at.ndim
-    return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
+    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(at),)))
+    rank = index.ndim
+    return [np.moveaxis(y, range(rank), range(axis, axis + rank))]
 
 
 # Operators that are computed by others
@@ -553,7 +549,7 @@ def _lookup(program: Program, node: Node) -> list[Value]:
 def _defined(program: Program, node: Node) -> list[Value]:
     """An operator of `DEFINITIONS` with one input."""
     data = node.inputs[0]
-    rank = data.at.ndim
+    rank = data.ndim
     of_one_axis = program.opsets[""] >= 13  # of Softmax, which was of a matrix before
     axis = node.has.get("axis", -1 if of_one_axis else 1) % rank
     values: dict[str, Value] = {
@@ -584,7 +580,7 @@ def _scaled(program: Program, node: Node, data: Data, scale: Value, bias: Value)
 
 def _layer_normalization(program: Program, node: Node) -> list[Value]:
     data = node.inputs[0]
-    rank = data.at.ndim
+    rank = data.ndim
     axes = range(node.has.get("axis", -1) % rank, rank)
     return _scaled(program, node, _normal(program, node, data, axes), node.inputs[1], node.get(2))
 
@@ -603,10 +599,10 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
     """GroupNormalization, and InstanceNormalization, of which each channel is a group."""
     data, *given = node.inputs
     constants = [node.constant(value, "each input but the first") for value in given]
-    batch, channels = data.at.shape[:2]
+    batch, channels = data.shape[:2]
     groups = node.has.get("num_groups", channels)
-    of_groups = Data(data.at.reshape(batch, groups, -1))
-    normal = Data(_normal(program, node, of_groups, [2]).at.reshape(data.at.shape))
+    of_groups = data.reshape(batch, groups, -1)
+    normal = _normal(program, node, of_groups, [2]).reshape(data.shape)
     scale, bias = (
         _of_channels(np.repeat(value, channels // len(value)), data) for value in constants
     )
@@ -615,7 +611,7 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
 
 def _of_channels(value: np.ndarray, data: Data) -> np.ndarray:
     """A number of each channel, in a shape that fits (batch, channels, ...)."""
-    return value.reshape(-1, *(1,) * (data.at.ndim - 2))
+    return value.reshape(-1, *(1,) * (data.ndim - 2))
 
 
 def _by_function(program: Program, node: Node) -> list[Value]:

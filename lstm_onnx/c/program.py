@@ -92,7 +92,7 @@ class Program:
         """A tensor whose numbers follow each other from the place `base` in C on."""
         self.bases.append(base)
         start = (len(self.bases) - 1) * BASE
-        return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
+        return np.arange(start, start + math.prod(shape)).reshape(shape).view(Data)
 
     def buffer(self, shape: tuple[int, ...]) -> Data:
         """A tensor for results."""
@@ -108,29 +108,24 @@ class Program:
         """A tensor, of which a constant gets addresses, once for numbers that are repeated."""
         if isinstance(value, Data):
             return value
-        return Data(np.broadcast_to(self.stored(once(value)).at, value.shape))
+        return np.broadcast_to(self.stored(once(value)), value.shape, subok=True)
 
-    def filled(self, at: np.ndarray, value: float = 0.0) -> np.ndarray:
+    def filled(self, at: np.ndarray, value: float = 0.0) -> Data:
         """Addresses, in which `FILL` stood for a constant."""
         missing = at == FILL
         at = at.copy()
         if missing.any():
-            at[missing] = self.data(np.full(np.count_nonzero(missing), value)).at
-        return at
-
-    @staticmethod
-    def shape(value: Data | np.ndarray) -> tuple[int, ...]:
-        """The shape of a tensor."""
-        return value.at.shape if isinstance(value, Data) else value.shape
+            at[missing] = self.data(np.full(np.count_nonzero(missing), value))
+        return at.view(Data)
 
     def limit(self, index: Value, rows: int) -> None:
         """Note that an input is an index of so many rows."""
-        if not isinstance(index, Data) or not index.at.size:
+        if not isinstance(index, Data) or not index.size:
             return
         for name in self.whole_inputs:
             if (
-                self.values[name].at.size
-                and self.values[name].at.flat[0] // BASE == index.at.flat[0] // BASE
+                self.values[name].size
+                and self.values[name].flat[0] // BASE == index.flat[0] // BASE
             ):
                 self.whole_inputs[name] = rows
 
@@ -145,10 +140,10 @@ class Program:
 
         Raises `BuildFailed` if it has no numbers.
         """
-        if not data.at.size:
+        if not data.size:
             raise BuildFailed("a tensor of no numbers: the window is too short for this network")
-        if (np.diff(data.at.ravel()) == 1).all():
-            return data.at.flat[0]
+        if (np.diff(data.ravel()) == 1).all():
+            return data.flat[0]
         return self.copied(data)
 
     def copy_row(self, x: int, y: int, size: int) -> None:
@@ -157,40 +152,40 @@ class Program:
 
     def copied(self, data: Data) -> int:
         """Where a copy of a tensor begins."""
-        first = self.buffer(data.at.shape).at.flat[0]
-        for move in moves(data.at):
-            self.stages.append(Copy(move.x, first + move.to, data.at.size, move.loops))
+        first = self.buffer(data.shape).flat[0]
+        for move in moves(data):
+            self.stages.append(Copy(move.x, first + move.to, data.size, move.loops))
         return first
 
     def each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
         """Append a stage for each number by itself, with those of `others`, in `data`'s order."""
-        if not data.at.size:
+        if not data.size:
             return data
-        order = np.argsort(data.at, axis=None, kind="stable")
-        x = self.address(Data(data.at.ravel()[order]))
+        order = np.argsort(data, axis=None, kind="stable")
+        x = self.address(data.ravel()[order])
         rest = []
         for other in others:
-            rest.append(x if other is data else self.address(Data(other.at.ravel()[order])))
-        y = self.buffer((data.at.size,)).at
+            rest.append(x if other is data else self.address(other.ravel()[order]))
+        y = self.buffer((data.size,))
         self.stages.append(kind(x, y[0], len(y), *rest, *more))
-        at = np.empty(data.at.size, np.int64)
+        at = np.empty_like(y)
         at[order] = y
-        return Data(at.reshape(data.at.shape))
+        return at.reshape(data.shape)
 
     def joined(self, function: str, first: Data, second: Data) -> Data:
         """Append a function of two numbers, for each of two tensors of one shape."""
         return self.each(Binary, first, function, others=[second])
 
-    def product(self, rows: np.ndarray, matrix: np.ndarray, bias: np.ndarray) -> Data:
+    def product(self, rows: Data, matrix: np.ndarray, bias: np.ndarray) -> Data:
         """Append the product of rows, (n, k), with a matrix, (k, columns); returns (n, columns)."""
         if not rows.size:
             raise BuildFailed("a product of no rows: the window is too short for this network")
         x, _, stride = self.lines(rows[None])
         y = self.buffer((len(rows), matrix.shape[1]))
-        self.stages.append(Dense(x, y.at.flat[0], y.at.size, len(rows), stride, matrix, bias))
+        self.stages.append(Dense(x, y.flat[0], y.size, len(rows), stride, matrix, bias))
         return y
 
-    def lines(self, at: np.ndarray) -> tuple[int, int, int]:
+    def lines(self, at: Data) -> tuple[int, int, int]:
         """Where rows, (batches, rows, k), begin; how far it is to the next batch and row.
 
         They are copied if that differs from one to another.
@@ -204,7 +199,7 @@ class Program:
             even = even and bool((far == steps[-1]).all()) and steps[-1] >= 0
         if even:
             return at.flat[0], *steps
-        return self.address(Data(at)), rows * k, k
+        return self.address(at), rows * k, k
 
     def begin_from(self, state: np.ndarray, after: Any) -> None:
         """The state from which a layer begins, which `reset` puts where it ends."""

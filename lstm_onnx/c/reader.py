@@ -138,7 +138,7 @@ class Reader(Program):
         data = self.new(f"net->{name}", sizes)
         if len(sizes) <= 2:
             return data
-        return Data(np.moveaxis(data.at.reshape(sizes[0], *sizes[2:], sizes[1]), -1, 1))
+        return np.moveaxis(data.reshape(sizes[0], *sizes[2:], sizes[1]), -1, 1)
 
     def _read_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Raises `BuildFailed` with all nodes that are refused, those after the first by kind."""
@@ -173,7 +173,7 @@ class Reader(Program):
             faults += [
                 f"if the input {name} is a setting, give its value with --value {name}=N"
                 for name in self.whole_inputs
-                if self.values[name].at.size == 1
+                if self.values[name].size == 1
             ]
         if faults:
             raise BuildFailed("; ".join(faults))
@@ -224,7 +224,7 @@ class Reader(Program):
 
     def evaluated(self, proto: onnx.NodeProto, values: Sequence[Value]) -> list[np.ndarray]:
         """The outputs of an operator for inputs of which addresses are moved as numbers are."""
-        arrays = [value.at if isinstance(value, Data) else value for value in values]
+        arrays = [value.view(np.ndarray) if isinstance(value, Data) else value for value in values]
         with any_error(BuildFailed, f"{label(proto)} cannot be evaluated"):
             return evaluated(proto, dict(zip(proto.input, arrays, strict=True)), self.opsets)
 
@@ -241,13 +241,13 @@ class Reader(Program):
             values = [*values[:2], np.int64(FILL), *values[3:]]
             names = [*proto.input[:2], "fill", *proto.input[3:]]
             proto = onnx.helper.make_node("Pad", names, proto.output, name=proto.name)
-        return [Data(self.filled(at, fill)) for at in self.evaluated(proto, values)]
+        return [self.filled(at, fill) for at in self.evaluated(proto, values)]
 
     def _carry(self, before: str, after: str, first: Value) -> None:
         """A state that a recurrent layer carries itself, and the constant from which it begins."""
-        ends = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
+        ends = [self.after.get(address) for address in self.values[before].ravel().tolist()]
         value = self.values[after]
-        same = isinstance(value, Data) and ends == value.at.ravel().tolist()
+        same = isinstance(value, Data) and ends == value.ravel().tolist()
         if not same or isinstance(first, Data):
             self.others.append(before)
         elif first is not None:
@@ -267,10 +267,10 @@ class Reader(Program):
                 f"the output {name} is not float32, which is all that C code answers: cast it"
             )
         address = self.address(data)
-        size = data.at.size
+        size = data.size
         base = address // BASE
         if (base, size) in self.outputs.values() or self.buffers.get(base) != size:
-            whole = self.buffer(data.at.shape).at.flat[0]
+            whole = self.buffer(data.shape).flat[0]
             self.copy_row(address, whole, size)
             base = whole // BASE
         return base, size
@@ -279,11 +279,11 @@ class Reader(Program):
         """Copy states, input -> output, into the struct, after all of them have been computed."""
         ends = []
         for before, after in kept.items():
-            order = np.argsort(self.values[before].at.ravel())
-            ends.append(self.copied(Data(self.data(self.values[after]).at.ravel()[order])))
+            order = np.argsort(self.values[before].ravel())
+            ends.append(self.copied(self.data(self.values[after]).ravel()[order]))
         for before, end in zip(kept, ends, strict=True):
-            at = self.values[before].at
-            self.copy_row(end, at.min(), at.size)
+            at = self.values[before]
+            self.copy_row(end, int(at.min()), at.size)
 
 
 def _kind(node: onnx.NodeProto) -> str:

@@ -10,7 +10,7 @@ from lstm_onnx.c.loops import is_unusual, looped
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program
-from lstm_onnx.c.stages import Data, Layer, Recurrent, Value
+from lstm_onnx.c.stages import Data, Layer, Recurrent, Value, is_constant
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import RecurrentLayer
 
@@ -23,8 +23,8 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     w = node.constant(node.inputs[1], "W")
     r = node.constant(node.inputs[2], "R")
     if node.has.get("layout"):
-        x = Data(x.at.swapaxes(0, 1))
-    rows, batch, features = x.at.shape
+        x = x.swapaxes(0, 1)
+    rows, batch, features = x.shape
     direction = node.has.get("direction", "forward")
     layer = RecurrentLayer(node.kind, r.shape[-1], features, rows, batch, direction)
     b = node.named("B")
@@ -38,10 +38,7 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     else:
         y, *states = _layers(program, node, x, layer, arrays)
     if node.has.get("layout"):
-        return [
-            Data(y.at.transpose(2, 0, 1, 3)),
-            *(Data(state.at.swapaxes(0, 1)) for state in states),
-        ]
+        return [y.transpose(2, 0, 1, 3), *(state.swapaxes(0, 1) for state in states)]
     return [y, *states]
 
 
@@ -54,8 +51,8 @@ def _layers(
     directions = layer.directions
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
-    y = program.buffer((len(x.at), directions, 1, units))
-    program.bounded.add(y.at.flat[0] // BASE)
+    y = program.buffer((len(x), directions, 1, units))
+    program.bounded.add(y.flat[0] // BASE)
     if bounded:
         program.bounded_inputs.add(node.proto.input[0])
     kind = node.kind
@@ -68,19 +65,17 @@ def _layers(
         program.layers.append(Layer(kind, units, w.shape[-1], weights, bounded))
         for state, found in ends.items():
             value = node.named(f"initial_{state}")
-            found.append(program.new(f"net->{state}{number}", (1, units)).at)
+            found.append(program.new(f"net->{state}{number}", (1, units)))
             if state == "h" or node.kind == "LSTM" or value is not None:
                 _begin(program, value, index, found[-1])
-        place = y.at[0, index, 0, 0]
+        place = y[0, index, 0, 0]
         reverse = index == 1 or layer.direction == "reverse"
         head = f"{node.kind} {layer.features} -> {units}"
         if reverse:
             head += " backwards"
         width = directions * units
-        program.stages.append(
-            Recurrent(begin, place, y.at.size, len(x.at), number, width, reverse, head)
-        )
-    return [y, *(Data(np.stack(end)) for end in ends.values())]
+        program.stages.append(Recurrent(begin, place, y.size, len(x), number, width, reverse, head))
+    return [y, *(np.stack(end).view(Data) for end in ends.values())]
 
 
 def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
@@ -90,7 +85,7 @@ def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> Non
     """
     number = len(program.layers) - 1
     units = after.size
-    if isinstance(state, np.ndarray) and not state.any():
+    if is_constant(state) and not state.any():
         state = None
     if state is None and program.carries:
         raise BuildFailed(
@@ -98,12 +93,12 @@ def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> Non
         )
     if state is None:
         return
-    if isinstance(state, np.ndarray) and not program.carries:
+    if is_constant(state) and not program.carries:
         program.begin_from(state.reshape(-1, units)[index], after.flat[0])
         return
-    begin = Data(program.data(state).at.reshape(-1, units)[index])
-    if program.bases[begin.at[0] // BASE].startswith("state "):
-        program.after.update(zip(begin.at.tolist(), after[0].tolist(), strict=True))
+    begin = program.data(state).reshape(-1, units)[index]
+    if program.bases[begin[0] // BASE].startswith("state "):
+        program.after.update(zip(begin.tolist(), after[0].tolist(), strict=True))
     else:
         program.copy_row(program.address(begin), after[0, 0], units)
         program.given.add(number)
@@ -126,5 +121,5 @@ def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) ->
             " give the file a symbolic batch size, and call the code once for each sequence"
         )
     lengths = node.named("sequence_lens")
-    if lengths is not None and Program.shape(lengths) != (1,):
-        yield f"sequence_lens has shape {Program.shape(lengths)}, expected (1,)"
+    if lengths is not None and lengths.shape != (1,):
+        yield f"sequence_lens has shape {lengths.shape}, expected (1,)"

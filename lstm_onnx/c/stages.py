@@ -10,15 +10,17 @@ import numpy as np
 from lstm_onnx.c.moves import Loop
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(np.ndarray):
     """A tensor that varies, as the addresses of its numbers: those of a base are consecutive."""
 
-    at: np.ndarray
 
-
-#: A tensor: `Data`, or an array if it is a constant; None for an input that is left out.
+#: A tensor: `Data`, or another array if it is a constant; None for an input that is left out.
 Value = Any
+
+
+def is_constant(value: Value) -> bool:
+    """Whether a tensor is there, and does not vary."""
+    return isinstance(value, np.ndarray) and not isinstance(value, Data)
 
 
 @dataclass
