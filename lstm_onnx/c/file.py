@@ -90,14 +90,14 @@ def c_file(
         readers["step"] = Reader.of(step, states, name)
     _check(readers, target, precision, threads)
     weights = Weights(target.vector_length, precision)
-    offsets = [[packed(layer, weights) for layer in reader.layers] for reader in readers.values()]
-    if offsets[0] != offsets[-1]:
+    found = set()
+    for reader in readers.values():
+        for layer in reader.layers:
+            layer.offset = packed(layer, weights)
+        found.add(tuple(layer.offset for layer in reader.layers))
+    if len(found) > 1:
         raise BuildFailed("the window and the step have different layers")
-    first, *_ = readers.values()
-    layers = list(zip(first.layers, offsets[0], strict=True))
-    passes = {
-        function: Pass.of(reader, layers, weights, threads) for function, reader in readers.items()
-    }
+    passes = {name: Pass.of(reader, weights, threads) for name, reader in readers.items()}
     begins = {}
     for reader in readers.values():
         for state, values in reader.firsts.items():
@@ -109,7 +109,6 @@ def c_file(
         name=name,
         target=target,
         passes=passes,
-        layers=layers,
         content=content,
         included=content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights,
         network_sha256=cache.sha256(model or step or b""),
@@ -177,18 +176,16 @@ def _called(kernel: str, code: str) -> str:
 class CFile:
     """C code of one network: NAME.c and NAME.h, with the weights in the source if `included`.
 
-    `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights;
-    `content`: the weights in float32, to be loaded at an address that is a multiple of 64;
+    `passes` are those that it has of `run` and `step`; `content`: the weights in float32, to be
+    loaded at an address that is a multiple of 64; `begins`: field of the struct with a state that
+    does not begin from zero -> offset of its first numbers in the weights, and how many they are;
     `any_length`: the step computes what the window does, sample after sample in the order of
-    memory; `begins`: field of the struct with a state that does not begin from zero
-    -> offset of its first numbers in the weights, and how many they are; `no_step`: why there is no
-    `step`; `error`: a line for the head.
+    memory; `no_step`: why there is no `step`; `error`: a line for the head.
     """
 
     name: str
     target: Target
     passes: Mapping[str, Pass]
-    layers: Sequence[tuple[Layer, int]]
     content: np.ndarray
     included: bool
     network_sha256: str
@@ -306,13 +303,21 @@ less than {stack} bytes on the stack{flash}
     def fields(self) -> dict[str, int]:
         """Arrays of the struct and their sizes in floats."""
         sizes: dict[str, int] = {}
-        for number, (layer, _) in enumerate(self.layers):
-            sizes |= self._fields_of(layer, number)
+        copies = 4 if self.precision == "int8" else 3
+        if self.target.plain:
+            copies = 2
+        for number, layer in enumerate(self.reader.layers):
+            units = rounded_up(layer.units, self.target.vector_length)
+            sizes[f"h{number}"] = copies * units
+            if layer.kind in KEEP_C or not self.target.plain:
+                sizes[f"c{number}"] = units
+            if self.prepares:
+                sizes[f"sums{number}"] = self._sums_of(layer)
         sizes |= self._states
         passes = self.passes.values()
         sizes["gates"] = max(each.gates for each in passes)
         if self.threads > 1:
-            sizes["own"] = max(self._sums_of(layer) for layer, _ in self.layers)
+            sizes["own"] = max(map(self._sums_of, self.reader.layers))
             for k in range(1, self.threads):
                 sizes[f"gates{k}"] = sizes["gates"]
                 sizes[f"own{k}"] = sizes["own"]
@@ -330,20 +335,6 @@ less than {stack} bytes on the stack{flash}
         """Arrays with states that no layer carries, which only `step` has."""
         *_, last = self.passes.values()
         return last.reader.fields
-
-    def _fields_of(self, layer: Layer, number: int) -> dict[str, int]:
-        """Those of a layer: its state, and what its kernel needs beside it."""
-        if self.target.plain:
-            return {
-                f"h{number}": 2 * layer.units,
-                f"c{number}": layer.units if layer.kind in KEEP_C else 0,
-            }
-        units = rounded_up(layer.units, self.target.vector_length)
-        states = 4 if self.precision == "int8" else 3
-        sizes = {f"h{number}": states * units, f"c{number}": units}
-        if self.prepares:
-            sizes[f"sums{number}"] = self._sums_of(layer)
-        return sizes
 
     def prototype(self, function: str, prefix: str = "") -> str:
         """The declaration of a function, with the extents of its inputs and outputs."""
@@ -494,12 +485,10 @@ less than {stack} bytes on the stack{flash}
 
     def _resets(self) -> str:
         """The statements of `reset`."""
-        fields = [f"{key}{number}" for number in range(len(self.layers)) for key in "hc"]
-        fields += self._states
-        kept = self.fields()
-        resets = "".join(
-            f"    memset(net->{key}, 0, sizeof net->{key});\n" for key in fields if key in kept
-        )
+        resets = ""
+        for key in self.fields():
+            if re.match(r"[hcs]\d", key):  # those with states
+                resets += f"    memset(net->{key}, 0, sizeof net->{key});\n"
         for state, (place, size) in self.begins.items():
             resets += f"    memcpy({state}, net->weights + {place}, {4 * size});\n"
         if not self.target.plain:
@@ -527,7 +516,14 @@ less than {stack} bytes on the stack{flash}
         if self.strides:
             parts.append(self._apart("run_n", self._of_any_length))
         if self.prepares:
-            parts.append(self._apart("prepare_next", f"{self._prepared()}    net->prepared = 1;\n"))
+            body = ""
+            for number, layer in enumerate(self.reader.layers):
+                body += (
+                    f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind},"
+                    f" {layer.features}, {layer.units}, net->weights + {layer.offset},"
+                    f" net->h{number}, net->sums{number});\n"
+                )
+            parts.append(self._apart("prepare_next", f"{body}    net->prepared = 1;\n"))
         if self.threads > 1:
             parts.append(self._apart("help", "    help(&net->team, number);\n"))
             parts.append(
@@ -550,21 +546,10 @@ less than {stack} bytes on the stack{flash}
         rows = [", ".join(numbers[at : at + 16]) for at in range(0, len(numbers), 16)]
         return ",\n".join(rows)
 
-    def _prepared(self) -> str:
-        """The statements of `prepare_next`."""
-        calls = ""
-        for number, (layer, offset) in enumerate(self.layers):
-            calls += (
-                f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind},"
-                f" {layer.features}, {layer.units}, net->weights + {offset},"
-                f" net->h{number}, net->sums{number});\n"
-            )
-        return calls
-
     def _definition(self, function: str) -> str:
         """The function `run` or `step`."""
         lines = [*self.passes[function].lines]
-        if not self.target.plain or any(re.search(r"\bw \+", line) for line in lines):
+        if not self.target.plain or re.search(r"\bw \+", "\n".join(lines)):
             lines.insert(0, "const float *w = net->weights;")
         if self.target.plain:
             return self._apart(function, _indented(lines))

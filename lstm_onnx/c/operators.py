@@ -372,36 +372,26 @@ def _product(program: Program, node: Node) -> list[Value]:
     elif bias is not None and beta != 1.0:
         bias = _of_two(program, node, "times", bias, np.array(beta, np.float32))
     if is_constant(second) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
-        matrix = alpha * node.constant(second, "the second factor")
-        row = _same_for_all_rows(bias, matrix.shape[-1])
-        y = _by_matrix(program, first, matrix, row)
+        y = _by_matrix(program, first, alpha * node.constant(second, "the second factor"))
         program.products.append((y, program.stages[-1]))
-        if row is not None:
-            return [y]
     elif is_constant(first) and first.ndim == 2 and second.ndim > 1:
-        turned = program.data(second).swapaxes(-1, -2)
-        y = _by_matrix(program, turned, alpha * node.constant(first, "the first factor").T, None)
-        y = y.swapaxes(-1, -2)
+        matrix = alpha * node.constant(first, "the first factor").T
+        y = _by_matrix(program, program.data(second).swapaxes(-1, -2), matrix).swapaxes(-1, -2)
     else:
         y = _of_data(program, program.data(first), program.data(second))
         if alpha != 1.0:
             y = _of_two(program, node, "times", y, np.array(alpha, np.float32))
-    return [y if bias is None else _of_two(program, node, "sum", y, bias)]
+    if bias is None:
+        return [y]
+    return [_of_two(program, node, "sum", y, bias, used_once=True)]
 
 
-def _same_for_all_rows(bias: Value, columns: int) -> np.ndarray | None:
-    """The bias of all rows, if it is a constant that has one."""
-    if not is_constant(bias) or bias.size not in (1, *bias.shape[-1:]):
-        return None
-    return np.broadcast_to(bias.reshape(-1), columns)
-
-
-def _by_matrix(program: Program, data: Data, matrix: np.ndarray, bias: np.ndarray | None) -> Data:
+def _by_matrix(program: Program, data: Data, matrix: np.ndarray) -> Data:
     """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
-    row = np.zeros(columns, np.float32) if bias is None else bias
     around = np.broadcast_shapes(data.shape[:-2], matrix.shape[:-2])
-    y = program.product(data.reshape(-1, k), matrix.reshape(k, columns), row)
+    zero = np.zeros(columns, np.float32)
+    y = program.product(data.reshape(-1, k), matrix.reshape(k, columns), zero)
     return y.reshape(*around, *data.shape[-2:-1], columns)
 
 

@@ -27,7 +27,8 @@ def is_constant(value: Value) -> bool:
 class Layer:
     """A recurrent layer; `kind` as in `kernel.c`, `weights`: W, R and both biases.
 
-    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1.
+    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1. `offset`: that of its
+    packed weights, once they are.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Layer:
     features: int
     weights: tuple[np.ndarray, ...] = field(repr=False)
     bounded: bool
+    offset: int = 0
 
     @property
     def gates(self) -> int:
