@@ -62,11 +62,6 @@ class WrittenC:
     stride: int = 1
 
     @property
-    def command(self) -> str:
-        """The command that compiles the file."""
-        return " ".join(("cc", *self.file.compile_flags, "-c", f"{self.file.name}.c"))
-
-    @property
     def samples(self) -> dict[str, int]:
         """Samples of a call of each of the functions `run` and `step` that the file has."""
         return {function: rows * self.stride for function, rows in self.file.samples.items()}
@@ -86,7 +81,7 @@ class WrittenC:
             "precision": file.precision,
             "threads": file.threads,
             "error": self.error,
-            "command": self.command,
+            "command": file.command,
         }
 
     def __str__(self) -> str:
@@ -102,7 +97,7 @@ class WrittenC:
         lines += [
             f"weights: {bytes_text(len(file.weights))}, {place}",
             f"error: {file.error}",
-            f"compile with: {self.command}",
+            f"compile with: {file.command}",
         ]
         return "\n".join(lines)
 
@@ -166,19 +161,15 @@ def export_c(
         file = models.code(chosen, name, precision, threads)
     answers = known_answers(file, models.functions, models.states)
     error = measured_error(replace(file, included=False), answers) if answers else None
-    file = replace(file, error=_error_text(error, answers))
+    text = "not measured: the code cannot be compiled, run or evaluated here"
+    if error is not None:
+        text = (
+            f"{short_number(error, 2)} of the largest output of"
+            f" {listed([each.function for each in answers])},"
+            " compared with float64 on random numbers"
+        )
+    file = replace(file, error=text)
     return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
-
-
-def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
-    """The error of `WrittenC` in words."""
-    if error is None:
-        return "not measured: the code cannot be compiled, run or evaluated here"
-    functions = listed([each.function for each in answers])
-    return (
-        f"{short_number(error, 2)} of the largest output of {functions},"
-        " compared with float64 on random numbers"
-    )
 
 
 @dataclass(frozen=True)

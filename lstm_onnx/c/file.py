@@ -126,16 +126,16 @@ def _check(readers: Mapping[str, Reader], target: Target, precision: str, thread
             f"the target {target.name} is in fp32 and for one thread: choose another target"
         )
     for function, reader in readers.items():
-        if function == "step" and any(
-            stage.reverse for stage in reader.stages if isinstance(stage, Recurrent)
-        ):
-            raise BuildFailed(
-                "a layer that reads the sequence backwards has no state that could be carried"
-            )
-        if precision != "fp32" and any(isinstance(stage, Repeat) for stage in reader.stages):
-            raise BuildFailed(
-                "a layer that is computed by other operators in a loop is in float32 only: use fp32"
-            )
+        for stage in reader.stages:
+            if function == "step" and isinstance(stage, Recurrent) and stage.reverse:
+                raise BuildFailed(
+                    "a layer that reads the sequence backwards has no state that could be carried"
+                )
+            if precision != "fp32" and isinstance(stage, Repeat):
+                raise BuildFailed(
+                    "a layer that is computed by other operators in a loop is in float32 only:"
+                    " use fp32"
+                )
         if precision == "int8":
             _check_states(reader)
         if threads > 1 and not reader.layers:
@@ -218,6 +218,11 @@ class CFile:
         return self.target.compile_flags
 
     @property
+    def command(self) -> str:
+        """The command that compiles the file."""
+        return " ".join(("cc", *self.compile_flags, "-c", f"{self.name}.c"))
+
+    @property
     def aligned(self) -> str:
         """Before the declaration of an array with the alignment of vectors."""
         return "" if self.target.plain else "LSTM_TRT_ALIGNED "
@@ -276,7 +281,7 @@ class CFile:
    Memory    {self._memory} bytes for each instance (struct {name}); \
 less than {stack} bytes on the stack{flash}
    Target    {self.target.name}, {vectors}
-   Compile   cc {" ".join(self.compile_flags)} -c {name}.c
+   Compile   {self.command}
    Error     {self.error}
    {LICENCE} */
 """
@@ -446,11 +451,9 @@ less than {stack} bytes on the stack{flash}
         for each in self.passes.values():
             functions |= each.functions
         calls = self._functions()
-        kernel = (
-            _called(text_of("kernel_generic.c"), "".join(calls))
-            if self.target.plain
-            else text_of("kernel.c")
-        )
+        kernel = text_of("kernel.c")
+        if self.target.plain:
+            kernel = _called(text_of("kernel_generic.c"), "".join(calls))
         return text_of(
             "network.c.in",
             head=self.head,
@@ -459,7 +462,7 @@ less than {stack} bytes on the stack{flash}
             kernel=kernel,
             functions="\n".join(functions.values()),
             count=HEAD,
-            hash=", ".join(str(int(value)) for value in self.content[:HEAD]),
+            hash=", ".join(map(str, self.content[:HEAD].astype(int))),
             checks="" if self.target.plain else _CHECKS,
             team=self._team(),
             resets=self._resets(),
@@ -470,18 +473,17 @@ less than {stack} bytes on the stack{flash}
         """What the kernel is compiled for."""
         if self.target.plain:
             return ""
+        check = ""
         macro = INSTRUCTIONS.get(self.target.vector_length)
-        flags = " ".join(self.target.flags)
-        check = (
-            f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n' if macro else ""
+        if macro:
+            flags = " ".join(self.target.flags)
+            check = f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n'
+        return (
+            f"{check}#ifdef {self.name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
+            f"#define VL {self.target.vector_length}\n"
+            f"#define H_BITS {PRECISIONS[self.precision][0]}\n"
+            f"#define THREADS {self.threads}\n"
         )
-        keep = f"#ifdef {self.name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
-        sizes = {
-            "VL": self.target.vector_length,
-            "H_BITS": PRECISIONS[self.precision][0],
-            "THREADS": self.threads,
-        }
-        return check + keep + "".join(f"#define {key} {value}\n" for key, value in sizes.items())
 
     def _resets(self) -> str:
         """The statements of `reset`."""
@@ -504,9 +506,12 @@ less than {stack} bytes on the stack{flash}
             "    begin(&net->team, net->helpers);\n"
         )
         for k in range(1, self.threads):
-            team += f"    net->helpers[{k - 1}].work.gates = net->gates{k};\n"
-            team += f"    net->helpers[{k - 1}].work.sums = net->own{k};\n"
-            team += f"    net->helpers[{k - 1}].copy = net->copy{k};\n"
+            helper = f"    net->helpers[{k - 1}]"
+            team += (
+                f"{helper}.work.gates = net->gates{k};\n"
+                f"{helper}.work.sums = net->own{k};\n"
+                f"{helper}.copy = net->copy{k};\n"
+            )
         return team
 
     def _functions(self) -> list[str]:
@@ -551,8 +556,6 @@ less than {stack} bytes on the stack{flash}
         lines = [*self.passes[function].lines]
         if not self.target.plain or re.search(r"\bw \+", "\n".join(lines)):
             lines.insert(0, "const float *w = net->weights;")
-        if self.target.plain:
-            return self._apart(function, _indented(lines))
         known = "0"
         if self.threads > 1:
             lines[:0] = [
@@ -560,19 +563,25 @@ less than {stack} bytes on the stack{flash}
                 "const unsigned long late = net->team.late;",
             ]
             lines.append("if (late == net->team.late) net->team.last = ticks() - began;")
-        if function == "step":
+        if function == "step" and self.prepares:
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
-        code = self._apart(function, _indented(lines))
+        code = self._apart(function, "".join(f"    {line}\n" for line in lines))
+        if self.target.plain:
+            return code
         return f"#define PREPARED(n) {known}\n{code}#undef PREPARED\n"
 
     def _apart(self, function: str, body: str) -> str:
         """A function that computes `body` with the default control register, see `kernel.c`."""
         names = ["net", *self.arguments(function), *COUNTS.get(function, ())]
-        call = f"{OWN}_{function}({', '.join(names)})"
-        inner = f"APART {self.prototype(function, OWN)}\n{{\n{body}}}"
-        reset = f"    {self.name}_reset(net);\n" if function.startswith("run") else ""
-        return f"{inner}\n\n{self.prototype(function)}\n{{\n{reset}    WITH_DEFAULTS({call});\n}}\n"
+        reset = ""
+        if function.startswith("run"):
+            reset = f"    {self.name}_reset(net);\n"
+        return (
+            f"APART {self.prototype(function, OWN)}\n{{\n{body}}}\n\n"
+            f"{self.prototype(function)}\n{{\n"
+            f"{reset}    WITH_DEFAULTS({OWN}_{function}({', '.join(names)}));\n}}\n"
+        )
 
     @property
     def _of_any_length(self) -> str:
@@ -598,7 +607,3 @@ _CHECKS = """    if (!supported())
     if ((uintptr_t)net % 64 || (uintptr_t)weights % 64)
         return 1;
 """
-
-
-def _indented(lines: Sequence[str]) -> str:
-    return "".join(f"    {line}\n" for line in lines)

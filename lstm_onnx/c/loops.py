@@ -133,13 +133,8 @@ def looped(
         w, r, b = (array[index] for array in arrays.values())
         products, own = _products(program, node, x, w, b)
         states = _states(program, node, index, r.shape[-1])
-        values = {
-            **_constants(node, index, r.shape[-1]),
-            **states,
-            "R": r.T,
-            "RB": own,
-            "length": lengths,
-        }
+        values = _constants(node, index, r.shape[-1])
+        values.update(states, R=r.T, RB=own, length=lengths)
         rows.append(_time_steps(program, node, products, states, values, backwards, functions))
         ends.append(states)
     found = [np.stack(rows, axis=1)]
@@ -197,9 +192,10 @@ def _time_steps(
         program.copy_row(program.address(value), place.flat[0], place.size)
     inside = program.stages[begin:]
     made = {stage.y // BASE for stage in inside}
-    read = [address for stage in inside for address in stage.reads if address // BASE not in made]
-    kept = [data.flat[0] for data in (products, y, *states.values())]
-    program.stages.append(End(kept[1], kept[1], 0, (*read, *kept)))
+    needed = [data.flat[0] for data in (products, y, *states.values())]
+    for stage in inside:
+        needed += [address for address in stage.reads if address // BASE not in made]
+    program.stages.append(End(y.flat[0], y.flat[0], 0, tuple(needed)))
     return y
 
 
@@ -212,9 +208,7 @@ def _row(program: Program, data: Data, time: str) -> Data:
 def _constants(node: Node, index: int, units: int) -> dict[str, Value]:
     """What a time step reads besides its input, states, and R; c is none until it is known."""
     values: dict[str, Value] = dict.fromkeys(("c", "P0", "P1", "P2"))
-    values.update(
-        {"axis": np.array([1]), "zero": np.zeros(1, np.float32), "one": np.ones(1, np.float32)}
-    )
+    values.update(axis=np.array([1]), zero=np.zeros(1, np.float32), one=np.ones(1, np.float32))
     for gate in range(5):
         values[str(gate)] = np.array([gate * units])
     peepholes = node.named("P")

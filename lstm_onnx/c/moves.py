@@ -66,16 +66,7 @@ def _moves(
     """
     if block.ndim == 1:
         x, _, *reads = block.tolist()
-        yield Move(
-            x,
-            to,
-            _joined(
-                [
-                    Loop(count, read, write)
-                    for (count, write), read in zip(around, reads, strict=True)
-                ]
-            ),
-        )
+        yield Move(x, to, _joined(around, reads))
         return
     segments, inner = _cut(block)
     if inner:
@@ -89,14 +80,14 @@ def _moves(
         yield from _moves(part, to + start * strides[0], strides[1:], loops)
 
 
-def _joined(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+def _joined(around: Sequence[tuple[int, int]], reads: Sequence[int]) -> tuple[Loop, ...]:
     """The loops, of which those that continue each other are one."""
     found: list[Loop] = []
-    for loop in loops:
-        count = loop.count
-        if found and (found[-1].read, found[-1].write) == (count * loop.read, count * loop.write):
-            count *= found.pop().count
-        found.append(Loop(count, loop.read, loop.write))
+    for (count, write), read in zip(around, reads, strict=True):
+        outer = 1
+        if found and (found[-1].read, found[-1].write) == (count * read, count * write):
+            outer = found.pop().count
+        found.append(Loop(outer * count, read, write))
     return tuple(found)
 
 
@@ -115,9 +106,9 @@ def _cut(block: np.ndarray) -> tuple[list[tuple[int, int]], int]:
             # Most sizes are none of the network: the parts in the middle show it.
             if len(_segments(factored[:, middle - 1 : middle + 2])) == 1:
                 fewer = _segments(factored)
-                segments, found = (
-                    (fewer, inner) if len(fewer) < len(segments) else (segments, found)
-                )
+                if len(fewer) < len(segments):
+                    segments = fewer
+                    found = inner
     if len(segments) > MOST_SEGMENTS:
         raise BuildFailed(
             f"the network moves {size} numbers in no order: the C kernel has no code for that"

@@ -421,22 +421,17 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     kernel = weights.shape[2:]
     at = np.moveaxis(program.data(node.inputs[0]), 1, -1)
     windows = _windows(node, at.shape[1:-1], kernel)
-    padded = np.pad(
-        at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL
-    )
-    padded = program.filled(padded)
+    widths = [(0, 0), *((each.before, each.after) for each in windows), (0, 0)]
+    padded = program.filled(np.pad(at, widths, constant_values=FILL))
     read = program.address(padded) + np.arange(padded.size).reshape(padded.shape).view(Data)
-    for axis, window in enumerate(windows):
-        read = read.take(window.reads(), 2 * axis + 1)
-    last = read.ndim - 1
-    # (batch, places, kernel, channels)
-    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)
+    for axis, window in enumerate(windows, 1):  # (batch, places, kernel, channels) at last
+        read = np.moveaxis(read.take(window.reads(), axis), axis + 1, -2)
     groups = node.has.get("group", 1)
+    weights = np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
     parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
     found = []
     for part, matrix, each in zip(*parts, strict=True):
-        flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
-        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each))
+        found.append(program.product(part.reshape(-1, matrix.shape[1]), matrix.T, each))
     y = np.concatenate(found, axis=1).reshape(*read.shape[: len(kernel) + 1], len(weights))
     return [np.moveaxis(y, -1, 1).view(Data)]
 
@@ -504,17 +499,15 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
             at = program.joined("sum" if is_mean else "larger", at, padded.take(places, axis))
-        counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
+        counted = np.pad(
+            np.ones(window.size),
+            (window.before, window.after),
+            constant_values=node.has.get("count_include_pad", 0),
+        )
+        counts = np.multiply.outer(counts, np.pad(counted, (0, beyond))[reads].sum(axis=1))
     if not is_mean:
         return [at]
     return [_of_two(program, node, "times", at, (1 / counts).astype(np.float32))]
-
-
-def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
-    """1 for each place of an axis that counts in a mean, and 0 for others."""
-    padding = node.has.get("count_include_pad", 0)
-    counted = np.pad(np.ones(window.size), (window.before, window.after), constant_values=padding)
-    return np.pad(counted, (0, beyond))
 
 
 def _lookup(program: Program, node: Node) -> list[Value]:

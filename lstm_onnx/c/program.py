@@ -36,8 +36,8 @@ def rows_of(text: str, values: Mapping[str, Value]) -> list[onnx.NodeProto]:
     """
     absent = {name for name, value in values.items() if value is None}
     nodes = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        output, kind, *inputs = line.replace(" = ", " ").split()
+    for line in filter(str.strip, text.splitlines()):
+        output, _, kind, *inputs = line.split()
         given = [name for name in inputs if name not in absent]
         if given == inputs:
             nodes.append(onnx.helper.make_node(kind, inputs, [output]))
@@ -120,14 +120,10 @@ class Program:
 
     def limit(self, index: Value, rows: int) -> None:
         """Note that an input is an index of so many rows."""
-        if not isinstance(index, Data) or not index.size:
-            return
-        for name in self.whole_inputs:
-            if (
-                self.values[name].size
-                and self.values[name].flat[0] // BASE == index.flat[0] // BASE
-            ):
-                self.whole_inputs[name] = rows
+        if isinstance(index, Data):
+            for name in self.whole_inputs:
+                if np.intersect1d(self.values[name] // BASE, index // BASE).size:
+                    self.whole_inputs[name] = rows
 
     def place(self, address: int) -> str:
         """The C expression of an address."""

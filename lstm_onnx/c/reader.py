@@ -146,11 +146,12 @@ class Reader(Program):
         faults: list[str] = []
         lost: set[str] = set()
         for node in nodes:
+            kind = _kind(node)
             varies = any(
                 isinstance(self.values.get(name), Data) or name in lost for name in node.input
             )
-            if varies and _kind(node) not in HANDLERS:
-                unknown[_kind(node)].append(label(node))
+            if varies and kind not in HANDLERS:
+                unknown[kind].append(label(node))
             elif lost.isdisjoint(node.input):
                 try:
                     with any_error(BuildFailed, f"{label(node)} is not valid"):
@@ -161,10 +162,8 @@ class Reader(Program):
             lost.update(node.output)
         if unknown:
             first = []
-            for labels in unknown.values():
-                first.append(
-                    labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
-                )
+            for one, *more in unknown.values():
+                first.append(f"{one} and {len(more)} more" if more else one)
             faults.insert(
                 0,
                 f"{listed(first)}: the C kernel has {', '.join(HANDLERS)};"

@@ -79,10 +79,8 @@ class Pass:
     @property
     def arguments(self) -> dict[str, int]:
         """Inputs and outputs: parameter -> size."""
-        return {
-            **self.reader.inputs,
-            **{name: size for name, (_, size) in self.reader.outputs.items()},
-        }
+        sizes = {name: size for name, (_, size) in self.reader.outputs.items()}
+        return {**self.reader.inputs, **sizes}
 
     def _recurrent(self, stage: Recurrent, x: str, y: str) -> str:
         layer = self.reader.layers[stage.layer]

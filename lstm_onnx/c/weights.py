@@ -91,9 +91,8 @@ class Weights:
         rest = each.shape[1] % self.length
         blocks = each[:, : each.shape[1] - rest].reshape(gates, -1, self.length, *values.shape[1:])
         whole = blocks.swapaxes(0, 1).reshape(-1, *values.shape[1:])
-        return np.concatenate(
-            [whole, self.vector(each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:]))]
-        )
+        last = each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:])
+        return np.concatenate([whole, self.vector(last)])
 
     def matrix(self, columns: np.ndarray, group: int, bounded: bool = False) -> np.ndarray:
         """(columns, k) in groups of `group` vectors of columns, in a group row after row.
@@ -104,24 +103,20 @@ class Weights:
         # A vector of words has pairs of two rows of all its columns, then of the next two.
         if bits == 8:
             whole, scales = in_bytes(self.vector(columns))
-            count, whole = (
-                (whole.shape[1] + 3) // 4,
-                np.pad(whole, ((0, 0), (0, -whole.shape[1] % 4))),
-            )
-            whole = whole.reshape(-1, self.length, count, 2, 2).transpose(0, 2, 3, 1, 4)
-            words = whole.reshape(-1, count, 4 * self.length).view(np.float32)
-            vectors = np.concatenate(
-                [scales.reshape(-1, 1, self.length) / np.float32(WHOLE), words], axis=1
-            )
+            whole = np.pad(whole, ((0, 0), (0, -whole.shape[1] % 4)))
+            whole = whole.reshape(-1, self.length, whole.shape[1] // 4, 2, 2)
+            words = whole.transpose(0, 2, 3, 1, 4).reshape(-1, whole.shape[2], 4 * self.length)
+            heads = scales.reshape(-1, 1, self.length) / np.float32(WHOLE)
+            vectors = np.concatenate([heads, words.view(np.float32)], axis=1)
         else:
-            columns = in_pairs(columns) if bits == 16 else columns
-            vectors = (
-                self.vector(columns).reshape(-1, self.length, columns.shape[-1]).swapaxes(1, 2)
-            )
-        groups = [
-            vectors[at : at + group].swapaxes(0, 1).ravel() for at in range(0, len(vectors), group)
-        ]
-        return np.concatenate([*groups, np.zeros(0, np.float32)])
+            if bits == 16:
+                columns = in_pairs(columns)
+            vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1])
+            vectors = vectors.swapaxes(1, 2)
+        found = [np.zeros(0, np.float32)]
+        for at in range(0, len(vectors), group):
+            found.append(vectors[at : at + group].swapaxes(0, 1).ravel())
+        return np.concatenate(found)
 
     def recurrent(self, rows: np.ndarray, gates: int) -> np.ndarray:
         """(gates x units, units) in the groups of `kernel.c`; the last one may be larger."""
@@ -147,8 +142,8 @@ def packed(layer: Layer, weights: Weights) -> int:
     parts = [
         weights.matrix(weights.gates(w, layer.gates), TILE, layer.bounded),
         weights.gates(biases, layer.gates),
+        weights.recurrent(r[: first * layer.units], first),
     ]
-    parts.append(weights.recurrent(r[: first * layer.units], first))
     if layer.kind == "RESET":
         parts.append(weights.recurrent(r[last:], 1))
     parts.append(weights.gates(recurrent, layer.gates))

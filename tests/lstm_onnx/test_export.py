@@ -241,7 +241,7 @@ def test_the_files_compile_without_a_warning_and_compute(tmp_path, target, compi
     if emulator and emulator[0] == "qemu-x86_64" and platform.machine() != "x86_64":
         pytest.skip("needs a compiler for x86-64")
     shape = LstmShape(2, 20, 7)
-    _, *flags, _, _ = without_its_error(shape, tmp_path, target=target, name="net").command.split()
+    _, *flags, _, _ = without_its_error(shape, tmp_path, target=target, name="net").file.command.split()
     main = MAIN.replace("if (i % 2) net_prepare_next(&net);", "") if target == "generic" else MAIN
     (tmp_path / "main.c").write_text(main)
     command = [compiler, *flags, "-static", "-Wall", "-Wextra", "-Wpedantic", "main.c", "net.c", "-o", "main"]
