@@ -317,28 +317,23 @@ def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
     outputs = []
     for given, answers in zip(whole.inputs, whole.outputs, strict=True):
         for step in range(steps):
-            inputs.append(
-                {name: _of_step(array, sizes[name], step, array) for name, array in given.items()}
-            )
-            last = step == steps - 1
-            parts = {}
-            for (
-                name,
-                array,
-            ) in answers.items():  # what has no axis of time is that of the last sample
-                parts[name] = _of_step(array, sizes[name], step, array if last else None)
-            outputs.append(parts)
+            inputs.append({**given, **_of_step(given, sizes, step)})
+            outputs.append(_of_step(answers, sizes, step))
+        outputs[-1] = {**answers, **outputs[-1]}  # what has no axis of time is of the last sample
     return Answers("step", inputs, outputs, steps)
 
 
 def _of_step(
-    array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.ndarray | None
-) -> np.ndarray | None:
-    """The part of a tensor that is of a step, or something else if it has no axis of time."""
-    for axis, size in enumerate(sizes):
-        if size != array.shape[axis]:
-            return array.take(range(step * size, (step + 1) * size), axis)
-    return otherwise
+    tensors: Mapping[str, np.ndarray], sizes: Mapping[str, Sequence[int]], step: int
+) -> dict[str, np.ndarray]:
+    """The parts that are of a step, of tensors with an axis of time."""
+    parts = {}
+    for name, array in tensors.items():
+        axes = [axis for axis, size in enumerate(sizes[name]) if size != array.shape[axis]]
+        if axes:
+            size = sizes[name][axes[0]]
+            parts[name] = array.take(range(step * size, (step + 1) * size), axes[0])
+    return parts
 
 
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
@@ -374,26 +369,20 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
     given = {name: array.copy() for name, array in answers.inputs[0].items()}
     outputs = {name: np.empty(shape, np.float32) for name, shape in answers.shapes.items()}
     arrays = [*given.values(), *(outputs[name] for name in file.reader.output_names)]
-    call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
+    call = loaded.bound(answers.function, *arrays)
     if answers.count:
         call = partial(call, ctypes.c_size_t(answers.count))
-    prepare_next = (
-        loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
-    )
+    prepares = answers.function == "step" and file.prepares
     errors = []
     for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
         if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
-            reset()
-        elif prepare_next and number % 2:
-            prepare_next()
+            loaded.bound("reset")()
+        elif prepares and number % 2:
+            loaded.bound("prepare_next")()
         for name, array in inputs.items():
             given[name][...] = array
         call()
-        errors += [
-            np.abs(outputs[name] - array).max()
-            for name, array in right.items()
-            if array is not None
-        ]
+        errors += [np.abs(outputs[name] - array).max() for name, array in right.items()]
     return float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
 
 

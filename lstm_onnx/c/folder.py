@@ -41,21 +41,12 @@ class Answers:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Those of all outputs, which the last call of a sequence has."""
-        return {
-            name: array.shape for name, array in self.outputs[self.calls_of_a_sequence - 1].items()
-        }
+        return {name: array.shape for name, array in self.outputs[-1].items()}
 
     @property
     def scale(self) -> float:
         """The largest absolute value of an output."""
-        return float(
-            max(
-                np.abs(array).max()
-                for call in self.outputs
-                for array in call.values()
-                if array is not None
-            )
-        )
+        return float(max(np.abs(array).max() for call in self.outputs for array in call.values()))
 
 
 #: Files for the whole folder, which are written where there are none.
@@ -127,7 +118,7 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
             known += _table(array, [each[name] for each in answers.inputs[:calls]], size)
             parameters.append(f"{array}[call]")
             continue
-        rows = [each[name] for each in answers.outputs[:calls]]
+        rows = [each.get(name) for each in answers.outputs[:calls]]
         known += f"{_table(f'{array}_right', rows, size)}static float {array}[{size}];\n"
         parameters.append(array)
         last = ""

@@ -13,7 +13,7 @@ import numpy as np
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program, rows_of
-from lstm_onnx.c.stages import Data, End, Repeat, Value, is_constant
+from lstm_onnx.c.stages import Addresses, Data, End, Repeat, Value, is_constant
 from lstm_onnx.evaluate import Activation, activations_of
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
@@ -113,7 +113,11 @@ def _is_only(value: Value, number: float) -> bool:
 
 
 def looped(
-    program: Program, node: Node, x: Data, arrays: dict[str, np.ndarray], reverse: Sequence[bool]
+    program: Program,
+    node: Node,
+    x: Addresses,
+    arrays: dict[str, np.ndarray],
+    reverse: Sequence[bool],
 ) -> list[Value]:
     """Y, Y_h and, of an LSTM, Y_c, with time first; `arrays`: W, R and B."""
     directions = activations_of(node.kind, node.has, len(reverse))
@@ -145,8 +149,8 @@ def looped(
 
 
 def _products(
-    program: Program, node: Node, x: Data, w: np.ndarray, b: np.ndarray
-) -> tuple[Data, Value]:
+    program: Program, node: Node, x: Addresses, w: np.ndarray, b: np.ndarray
+) -> tuple[Addresses, Value]:
     """The input's products with biases, (time, gates x units), and the biases not in them."""
     of_input, of_state = np.split(b, 2)
     own = None
@@ -157,7 +161,7 @@ def _products(
     return program.product(x.reshape(len(x), -1), w.T, of_input + of_state), own
 
 
-def _states(program: Program, node: Node, index: int, units: int) -> dict[str, Data]:
+def _states(program: Program, node: Node, index: int, units: int) -> dict[str, Addresses]:
     """Buffers with the first states, (1, units), and with the time step where that is needed."""
     states = {"h": _begun(program, node.named("initial_h"), index, units)}
     if node.kind == "LSTM":
@@ -170,12 +174,12 @@ def _states(program: Program, node: Node, index: int, units: int) -> dict[str, D
 def _time_steps(
     program: Program,
     node: Node,
-    products: Data,
-    states: Mapping[str, Data],
+    products: Addresses,
+    states: Mapping[str, Addresses],
     values: Mapping[str, Value],
     backwards: bool,
     functions: Sequence[Activation],
-) -> Data:
+) -> Addresses:
     """Append the loop, which leaves the last states in `states`; returns (time, 1, units)."""
     rows = len(products)
     y = program.buffer((rows, *states["h"].shape))
@@ -199,7 +203,7 @@ def _time_steps(
     return y
 
 
-def _row(program: Program, data: Data, time: str) -> Data:
+def _row(program: Program, data: Addresses, time: str) -> Addresses:
     """The row of a time step, (1, ...)."""
     size = data[0].size
     return program.new(f"({program.place(data.flat[0])} + {time} * {size})", (1, size))
@@ -228,7 +232,7 @@ def _time_step(node: Node) -> str:
     return text if node.named("sequence_lens") is None else text + LENGTH
 
 
-def _begun(program: Program, state: Value, index: int, units: int) -> Data:
+def _begun(program: Program, state: Value, index: int, units: int) -> Addresses:
     """A buffer for a state, (1, units), with its first value."""
     if state is None:
         state = np.zeros((index + 1, units), np.float32)

@@ -16,7 +16,7 @@ from lstm_onnx.c.functions import BY_FUNCTION, function_of
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import FILL, Program, once, rows_of
 from lstm_onnx.c.recurrent import recurrent
-from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value, is_constant
+from lstm_onnx.c.stages import Addresses, Binary, Call, Data, Pointwise, Value, is_constant
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
 
@@ -165,7 +165,7 @@ def _pointwise(program: Program, node: Node) -> list[Value]:
     return [program.each(Pointwise, node.inputs[0], POINTWISE[node.kind], tuple(parameters))]
 
 
-def _of_each(program: Program, kind: str, data: Data) -> Data:
+def _of_each(program: Program, kind: str, data: Addresses) -> Addresses:
     """What an operator without parameters computes, or the square."""
     if kind == "square":
         return program.joined("times", data, data)
@@ -243,7 +243,7 @@ def _of_two(
     first: Value,
     second: Value,
     used_once: bool = False,
-) -> Data:
+) -> Addresses:
     """What a function computes of two tensors of shapes that fit, of which one may be a constant.
 
     `used_once`: a constant row that is added to a product goes into its bias.
@@ -272,7 +272,7 @@ def _of_two(
     return program.each(Binary, data, program.stored(row)[0], turned, rows, True)
 
 
-def _spread(program: Program, value: Value, shape: tuple[int, ...]) -> Data:
+def _spread(program: Program, value: Value, shape: tuple[int, ...]) -> Addresses:
     """A tensor, repeated where the shape is larger."""
     return np.broadcast_to(program.data(value), shape, subok=True)
 
@@ -286,7 +286,7 @@ def _where(program: Program, node: Node) -> list[Value]:
     return [_of_two(program, node, "sum", kept, others)]
 
 
-def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
+def _row(constant: np.ndarray, data: Addresses) -> np.ndarray | None:
     """What all rows of a constant have, in the order of `data`; None if it repeats otherwise."""
     flat = constant.ravel()[np.argsort(data, axis=None, kind="stable")]
     for width in (*constant.shape[-1:], *constant.shape, 1):
@@ -315,7 +315,7 @@ def _reduced(program: Program, node: Node) -> list[Value]:
     return [found.reshape(shape)]
 
 
-def _rows_of(node: Node, data: Data) -> tuple[Data, list[int]]:
+def _rows_of(node: Node, data: Addresses) -> tuple[Addresses, list[int]]:
     """The addresses of each number of the result, (numbers, k), and the shape of the result."""
     given = node.get(1)
     axes = node.has.get("axes") if given is None else given
@@ -331,7 +331,7 @@ def _rows_of(node: Node, data: Data) -> tuple[Data, list[int]]:
     return last.reshape(math.prod(shape), -1), shape
 
 
-def _halved(program: Program, rows: Data, function: str) -> Data:
+def _halved(program: Program, rows: Addresses, function: str) -> Addresses:
     """Rows reduced to one column by a function of two halves, which share the middle one."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
@@ -386,7 +386,7 @@ def _product(program: Program, node: Node) -> list[Value]:
     return [_of_two(program, node, "sum", y, bias, used_once=True)]
 
 
-def _by_matrix(program: Program, data: Data, matrix: np.ndarray) -> Data:
+def _by_matrix(program: Program, data: Addresses, matrix: np.ndarray) -> Addresses:
     """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
     around = np.broadcast_shapes(data.shape[:-2], matrix.shape[:-2])
@@ -395,7 +395,7 @@ def _by_matrix(program: Program, data: Data, matrix: np.ndarray) -> Data:
     return y.reshape(*around, *data.shape[-2:-1], columns)
 
 
-def _of_data(program: Program, first: Data, second: Data) -> Data:
+def _of_data(program: Program, first: Addresses, second: Addresses) -> Addresses:
     """The product of two tensors, by their addresses, as `numpy.matmul` defines it."""
     a = first if first.ndim > 1 else first[None]
     b = second if second.ndim > 1 else second[:, None]
@@ -546,18 +546,20 @@ def _defined(program: Program, node: Node) -> list[Value]:
     return [_by_rows(program, node, DEFINITIONS[node.kind], values)]
 
 
-def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) -> Data:
+def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) -> Addresses:
     """What a text as those of `DEFINITIONS` computes."""
     return program.expanded(node, rows_of(text, values), values, ["y"])[0]
 
 
-def _normal(program: Program, node: Node, data: Data, axes: Sequence[int]) -> Data:
+def _normal(program: Program, node: Node, data: Addresses, axes: Sequence[int]) -> Addresses:
     """Data without their mean, divided by their deviation."""
     epsilon = np.array(node.has.get("epsilon", 1e-5), np.float32)
     return _by_rows(program, node, NORMAL, {"x": data, "axes": np.array(axes), "epsilon": epsilon})
 
 
-def _scaled(program: Program, node: Node, data: Data, scale: Value, bias: Value) -> list[Value]:
+def _scaled(
+    program: Program, node: Node, data: Addresses, scale: Value, bias: Value
+) -> list[Value]:
     return [_by_rows(program, node, SCALED, {"x": data, "scale": scale, "bias": bias})]
 
 
@@ -592,7 +594,7 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
     return _scaled(program, node, normal, scale, bias)
 
 
-def _of_channels(value: np.ndarray, data: Data) -> np.ndarray:
+def _of_channels(value: np.ndarray, data: Addresses) -> np.ndarray:
     """A number of each channel, in a shape that fits (batch, channels, ...)."""
     return value.reshape(-1, *(1,) * (data.ndim - 2))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lstm_onnx.c.moves import BASE, Loop, moves
 from lstm_onnx.c.node import Node
-from lstm_onnx.c.stages import Binary, Copy, Data, Dense, Layer, Stage, Value
+from lstm_onnx.c.stages import Addresses, Binary, Copy, Data, Dense, Layer, Stage, Value
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import onnx
 
@@ -61,7 +61,7 @@ class Program:
         #: Base -> its numbers.
         self.constants: dict[int, np.ndarray] = {}
         #: Products with constant matrices, and their stages.
-        self.products: list[tuple[Data, Any]] = []
+        self.products: list[tuple[Addresses, Any]] = []
         self.values: dict[str, Value] = {}
         #: Tensors of whole numbers and conditions, which are float32 in C.
         self.whole: set[str] = set()
@@ -88,29 +88,29 @@ class Program:
         """Append the stages of an operator, of which the outputs are among `values` then."""
         raise NotImplementedError
 
-    def new(self, base: str, shape: tuple[int, ...]) -> Data:
+    def new(self, base: str, shape: tuple[int, ...]) -> Addresses:
         """A tensor whose numbers follow each other from the place `base` in C on."""
         self.bases.append(base)
         start = (len(self.bases) - 1) * BASE
         return np.arange(start, start + math.prod(shape)).reshape(shape).view(Data)
 
-    def buffer(self, shape: tuple[int, ...]) -> Data:
+    def buffer(self, shape: tuple[int, ...]) -> Addresses:
         """A tensor for results."""
         self.buffers[len(self.bases)] = math.prod(shape)
         return self.new(f"b{len(self.bases)}", shape)
 
-    def stored(self, value: np.ndarray) -> Data:
+    def stored(self, value: np.ndarray) -> Addresses:
         """A constant, all numbers of which are among the weights."""
         self.constants[len(self.bases)] = value.astype(np.float32)
         return self.new("constant", value.shape)
 
-    def data(self, value: Data | np.ndarray) -> Data:
+    def data(self, value: Addresses | np.ndarray) -> Addresses:
         """A tensor, of which a constant gets addresses, once for numbers that are repeated."""
         if isinstance(value, Data):
             return value
         return np.broadcast_to(self.stored(once(value)), value.shape, subok=True)
 
-    def filled(self, at: np.ndarray, value: float = 0.0) -> Data:
+    def filled(self, at: np.ndarray, value: float = 0.0) -> Addresses:
         """Addresses, in which `FILL` stood for a constant."""
         missing = at == FILL
         at = at.copy()
@@ -131,7 +131,7 @@ class Program:
         offset = address % BASE
         return f"{name} + {offset}" if offset else name
 
-    def address(self, data: Data) -> int:
+    def address(self, data: Addresses) -> int:
         """Where a tensor begins, which is copied if it lies in several pieces.
 
         Raises `BuildFailed` if it has no numbers.
@@ -146,14 +146,16 @@ class Program:
         """Append a copy of adjacent numbers."""
         self.stages.append(Copy(x, y, size, (Loop(size, 1, 1),)))
 
-    def copied(self, data: Data) -> int:
+    def copied(self, data: Addresses) -> int:
         """Where a copy of a tensor begins."""
         first = self.buffer(data.shape).flat[0]
         for move in moves(data):
             self.stages.append(Copy(move.x, first + move.to, data.size, move.loops))
         return first
 
-    def each(self, kind: type[Stage], data: Data, *more: Any, others: Sequence[Data] = ()) -> Data:
+    def each(
+        self, kind: type[Stage], data: Addresses, *more: Any, others: Sequence[Addresses] = ()
+    ) -> Addresses:
         """Append a stage for each number by itself, with those of `others`, in `data`'s order."""
         if not data.size:
             return data
@@ -168,11 +170,11 @@ class Program:
         at[order] = y
         return at.reshape(data.shape)
 
-    def joined(self, function: str, first: Data, second: Data) -> Data:
+    def joined(self, function: str, first: Addresses, second: Addresses) -> Addresses:
         """Append a function of two numbers, for each of two tensors of one shape."""
         return self.each(Binary, first, function, others=[second])
 
-    def product(self, rows: Data, matrix: np.ndarray, bias: np.ndarray) -> Data:
+    def product(self, rows: Addresses, matrix: np.ndarray, bias: np.ndarray) -> Addresses:
         """Append the product of rows, (n, k), with a matrix, (k, columns); returns (n, columns)."""
         if not rows.size:
             raise BuildFailed("a product of no rows: the window is too short for this network")
@@ -181,7 +183,7 @@ class Program:
         self.stages.append(Dense(x, y.flat[0], y.size, len(rows), stride, matrix, bias))
         return y
 
-    def lines(self, at: Data) -> tuple[int, int, int]:
+    def lines(self, at: Addresses) -> tuple[int, int, int]:
         """Where rows, (batches, rows, k), begin; how far it is to the next batch and row.
 
         They are copied if that differs from one to another.

@@ -22,7 +22,7 @@ from lstm_onnx.c.node import Node
 from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, WHOLE
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
-from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
+from lstm_onnx.c.stages import Addresses, Data, Recurrent, Repeat, Value
 from lstm_onnx.constants import evaluated
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import listed
@@ -131,7 +131,7 @@ class Reader(Program):
                 self.values[value.name] = self.new(base, sizes)
                 self.inputs[base] = math.prod(sizes)
 
-    def _field(self, sizes: tuple[int, ...]) -> Data:
+    def _field(self, sizes: tuple[int, ...]) -> Addresses:
         """A state in the struct, with channels side by side, as convolutions read them."""
         name = f"s{len(self.fields)}"
         self.fields[name] = math.prod(sizes)
@@ -227,7 +227,7 @@ class Reader(Program):
         with any_error(BuildFailed, f"{label(proto)} cannot be evaluated"):
             return evaluated(proto, dict(zip(proto.input, arrays, strict=True)), self.opsets)
 
-    def _moved(self, node: Node) -> list[Data]:
+    def _moved(self, node: Node) -> list[Addresses]:
         """The outputs of an operator that moves numbers, by their addresses."""
         fill = 0.0
         proto = node.proto

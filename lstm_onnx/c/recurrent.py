@@ -10,7 +10,7 @@ from lstm_onnx.c.loops import is_unusual, looped
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program
-from lstm_onnx.c.stages import Data, Layer, Recurrent, Value, is_constant
+from lstm_onnx.c.stages import Addresses, Data, Layer, Recurrent, Value, is_constant
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import RecurrentLayer
 
@@ -43,7 +43,7 @@ def recurrent(program: Program, node: Node) -> list[Value]:
 
 
 def _layers(
-    program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]
+    program: Program, node: Node, x: Addresses, layer: RecurrentLayer, arrays: dict[str, np.ndarray]
 ) -> list[Value]:
     """A layer of `kernel.c` for each direction: Y and the states, with time first."""
     w, r, b = arrays.values()

@@ -14,6 +14,9 @@ class Data(np.ndarray):
     """A tensor that varies, as the addresses of its numbers: those of a base are consecutive."""
 
 
+#: `Data` in annotations: numpy's methods keep the class, but its stubs do not say so.
+Addresses = np.ndarray
+
 #: A tensor: `Data`, or another array if it is a constant; None for an input that is left out.
 Value = Any
 

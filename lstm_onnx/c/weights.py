@@ -113,7 +113,7 @@ class Weights:
                 columns = in_pairs(columns)
             vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1])
             vectors = vectors.swapaxes(1, 2)
-        found = [np.zeros(0, np.float32)]
+        found: list[np.ndarray] = [np.zeros(0, np.float32)]
         for at in range(0, len(vectors), group):
             found.append(vectors[at : at + group].swapaxes(0, 1).ravel())
         return np.concatenate(found)
