@@ -1,1 +1,1 @@
-"""C code of an ONNX network: what it is written from, the folder that is handed over, and the runtime that times it."""
+"""C code of an ONNX network, the folder that is handed over, and the runtime that times it."""

@@ -52,8 +52,8 @@ NATIVE = "native"
 class WrittenC:
     """The C files of a network, at `paths`.
 
-    `error`: the largest of an output of all functions on random inputs, compared with float64, relative to the largest
-    output; None if it was not measured. `stride`: samples of a time step.
+    `error`: the largest of an output of all functions on random inputs, compared with float64,
+    relative to the largest output; None if it was not measured. `stride`: samples of a time step.
     """
 
     paths: tuple[Path, ...]
@@ -62,48 +62,44 @@ class WrittenC:
     stride: int = 1
 
     @property
-    def command(self) -> str:
-        """The command that compiles the file."""
-        return " ".join(("cc", *self.file.compile_flags, "-c", f"{self.file.name}.c"))
-
-    @property
     def samples(self) -> dict[str, int]:
         """Samples of a call of each of the functions `run` and `step` that the file has."""
         return {function: rows * self.stride for function, rows in self.file.samples.items()}
 
     def as_dict(self) -> dict:
         """JSON values."""
+        file = self.file
         return {
             "files": [{"path": str(path), "bytes": path.stat().st_size} for path in self.paths],
-            "name": self.file.name,
+            "name": file.name,
             "samples": self.samples,
-            "any_length": bool(self.file.strides),
-            "no_step": self.file.no_step or None,
-            "target": self.file.target.name,
-            "vector_length": self.file.target.vector_length,
-            "weights": {"bytes": len(self.file.weights), "included": self.file.included},
-            "precision": self.file.precision,
-            "threads": self.file.threads,
+            "any_length": bool(file.strides),
+            "no_step": file.no_step or None,
+            "target": file.target.name,
+            "vector_length": file.target.vector_length,
+            "weights": {"bytes": len(file.weights), "included": file.included},
+            "precision": file.precision,
+            "threads": file.threads,
             "error": self.error,
-            "command": self.command,
+            "command": file.command,
         }
 
     def __str__(self) -> str:
+        file = self.file
         lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
-        lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
-        if self.file.strides:
-            lines.append(f"{self.file.name}_run_n: any number of samples per call")
-        if self.file.no_step:
-            lines.append(f"{self.file.name}_step: none, because {self.file.no_step}")
-        place = "included" if self.file.included else f"in {self.file.name}.bin"
-        return "\n".join(
-            (
-                *lines,
-                f"weights: {bytes_text(len(self.file.weights))}, {place}",
-                f"error: {self.file.error}",
-                f"compile with: {self.command}",
-            )
-        )
+        for function, rows in self.samples.items():
+            lines.append(f"{file.name}_{function}: {count(rows, 'sample')} per call")
+        if file.strides:
+            lines.append(f"{file.name}_run_n: any number of samples per call")
+        if file.no_step:
+            lines.append(f"{file.name}_step: none, because {file.no_step}")
+        place = "included" if file.included else f"in {file.name}.bin"
+        lines += [
+            f"weights: {bytes_text(len(file.weights))}, {place}",
+            f"error: {file.error}",
+            f"compile with: {file.command}",
+        ]
+        return "\n".join(lines)
 
 
 def export_c(
@@ -117,129 +113,137 @@ def export_c(
     precision: str = "fp32",
     threads: int = 1,
 ) -> WrittenC:
-    """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
+    """Write the network into `folder` as NAME.c and NAME.h, weights above 1 MiB as NAME.bin.
 
-    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be evaluated; and what CMake
-    needs to build and test all networks of the folder, with a README, where there are none.
+    Beside them are a test with known answers, NAME_test.c, if a reference in float64 can be
+    evaluated; and what CMake needs to build and test all networks of the folder, with a README,
+    where there are none.
 
-    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file has the function
-    `run`, for the whole sequence, and `step`, for one sample (as many as the stride of a convolution) with carried
-    state, unless the network has no mode "stream": then the file and the answer say why. An ONNX network with states as
-    inputs and outputs has only `step`, for its sequence. With a `mode`, "forward" or "stream", there is only `run` or
-    `step`, for the whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that of
-    the network). With the `precision` "bf16" the weights of matrices take half the memory (`weights.as_packed`); with
-    "int8" those that are multiplied by what a recurrent layer puts out take a quarter, and so does the state in these
-    products half. The error is that against the network with these weights and states. With several `threads` the
-    program lets others help, see the header.
+    `target`: "native" for the processor of this machine, or a name in `targets.TARGETS`. The file
+    has the function `run`, for the whole sequence, and `step`, for one sample (as many as the
+    stride of a convolution) with carried state, unless the network has no mode "stream": then the
+    file and the answer say why. An ONNX network with states as inputs and outputs has only `step`,
+    for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the
+    whole sequence. Weights of a shape are those of `seed`; `name` is a C identifier (default: that
+    of the network). With the `precision` "bf16" the weights of matrices take half the memory
+    (`weights.as_packed`); with "int8" those that are multiplied by what a recurrent layer puts out
+    take a quarter, and so does the state in these products half. The error is that against the
+    network with these weights and states. With several `threads` the program lets others help, see
+    the header.
 
-    If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
-    `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
-    `export_network`; then nothing is written.
+    If this machine has a compiler and can run the code, its error is measured and is part of the
+    files. Raises `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be
+    generated, and the errors of `export_network`; then nothing is written.
     """
-    chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    chosen = (
+        native_target()
+        if target == NATIVE
+        else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    )
     if name is None:
-        name = free_name(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+        name = free_name(
+            network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}"
+        )
     else:
         name = checked_name(name)
     models = _models(network, mode, seed)
     one_of("precision", precision, tuple(PRECISIONS))
     if not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"threads must be from 1 to {MOST_THREADS}, not {threads}")
-    models, file = _generated(models, chosen, name, precision, threads)
-    answers = known_answers(file, models.of_functions, models.states)
-    error = measured_error(replace(file, included=False), answers) if answers else None
-    file = replace(file, error=_error_text(error, answers))
-    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
-
-
-def _generated(models: _Models, target: Target, name: str, precision: str, threads: int) -> tuple[_Models, CFile]:
-    """The models of which there is code, and the code: the step is left out if only the window can be generated."""
-
-    def code(of: _Models) -> CFile:
-        return c_file(
-            of.window,
-            of.step,
-            target,
-            name,
-            states=of.states,
-            precision=precision,
-            threads=threads,
-            any_length=of.any_length,
-            no_step=of.no_step,
-        )
-
     try:
-        return models, code(models)
+        file = models.code(chosen, name, precision, threads)
     except BuildFailed as error:
-        if models.window is None or models.step is None:
+        if len(models.functions) == 1:
             raise
-        alone = replace(models, step=None, states=(), any_length=False, no_step=f"it cannot be generated: {error}")
-        return alone, code(alone)
-
-
-def _error_text(error: float | None, answers: Sequence[Answers]) -> str:
-    """The error of `WrittenC` in words."""
-    if error is None:
-        return "not measured: the code cannot be compiled, run or evaluated here"
-    functions = listed([each.function for each in answers])
-    return f"{short_number(error, 2)} of the largest output of {functions}, compared with float64 on random numbers"
+        window = {"run": models.functions["run"]}
+        reason = f"it cannot be generated: {error}"
+        models = _Models(window, no_step=reason, stride=models.stride)
+        file = models.code(chosen, name, precision, threads)
+    answers = known_answers(file, models.functions, models.states)
+    error = measured_error(replace(file, included=False), answers) if answers else None
+    text = (
+        "not measured: the code cannot be compiled or run here, or not evaluated in random numbers"
+    )
+    if error is not None:
+        text = (
+            f"{short_number(error, 2)} of the largest output of"
+            f" {listed([each.function for each in answers])},"
+            " compared with float64 on random numbers"
+        )
+    file = replace(file, error=text)
+    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
 
 
 @dataclass(frozen=True)
 class _Models:
-    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step.
+    """ONNX models of the functions `run` and `step`, and the states that the step gets.
 
-    `any_length`: the step computes what the window does, sample after sample as they lie in memory. `no_step`: why
-    there is none. `stride`: samples of a time step.
+    `any_length`: the step computes what the window does, sample after sample as they lie in memory.
+    `no_step`: why there is none. `stride`: samples of a time step.
     """
 
-    window: bytes | None
-    step: bytes | None = None
+    functions: dict[str, bytes]
     states: tuple[State, ...] = ()
     any_length: bool = False
     no_step: str = ""
     stride: int = 1
 
-    @property
-    def of_functions(self) -> dict[str, bytes]:
-        """Function -> its model."""
-        found = {"run": self.window, "step": self.step}
-        return {function: model for function, model in found.items() if model}
+    def code(self, target: Target, name: str, precision: str, threads: int) -> CFile:
+        """What is generated for them; raises `BuildFailed`."""
+        file = c_file(
+            self.functions.get("run"),
+            self.functions.get("step"),
+            target,
+            name,
+            states=self.states,
+            precision=precision,
+            threads=threads,
+        )
+        return replace(file, any_length=self.any_length, no_step=self.no_step)
 
 
 def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _Models:
-    network = network.in_mode(mode) if mode else network
-    if isinstance(network, LstmShape):
-        path = export_network(network, seed).path
-        window = static_model(path, network)
-        if mode == "stream":
-            return _Models(None, window)
-        if mode is not None:
-            return _Models(window)
-        if network.directions > 1:
-            return _Models(window, no_step="it is bidirectional and needs the whole sequence from the start")
-        step = static_model(path, replace(network, sequence=1))
-        return _Models(window, step, any_length=True)  # it carries the states of all its layers
-    if mode == "stream" or (network.states and mode != "forward"):
-        network.check_mode("stream")
-        return _Models(None, static_model(network.path, network), network.states)
-    window = static_model(network.path, network)
+    own = isinstance(network, OnnxNetwork)
+    if mode is None and own and network.states:
+        mode = "stream"
+    if mode is not None:
+        network = network.in_mode(mode)
+        network.check_mode(mode)
+    path = network.path if isinstance(network, OnnxNetwork) else export_network(network, seed).path
+    model = static_model(path, network)
+    if mode == "stream":  # a layer of a shape carries its state itself
+        return _Models({"step": model}, network.states if own else ())
+    window = {"run": model}
     if mode is not None:
         return _Models(window)
+    if isinstance(network, OnnxNetwork):
+        return _with_step(network, window)
+    if network.directions > 1:
+        return _Models(
+            window, no_step="it is bidirectional and needs the whole sequence from the start"
+        )
+    step = static_model(path, replace(network, sequence=1))
+    return _Models({**window, "step": step}, any_length=True)
+
+
+def _with_step(network: OnnxNetwork, window: dict[str, bytes]) -> _Models:
+    """The window and the step with states of its own, or why there is none."""
     try:
         if not network.gets_states:
             network.check_mode("stream")  # says why
         stream = stream_of(network)
     except UsageError as error:
         return _Models(window, no_step=str(error))
-    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stream.stride}
+    stride = stream.stride
+    sizes: dict[Any, int] = {**dict(network.sizes), network.facts.time_symbol: stride}
     try:
         tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
         step = static_model(tick.path, tick)
     except LabError as error:
-        return _Models(window, no_step=f"it cannot be generated for {count(stream.stride, 'sample')}: {error}")
-    any_length = stream.stride == 1 and _in_order(window, step)
-    return _Models(window, step, tick.states, any_length, stride=stream.stride)
+        reason = f"it cannot be generated for {count(stride, 'sample')}: {error}"
+        return _Models(window, no_step=reason)
+    any_length = stride == 1 and _in_order(window["run"], step)
+    return _Models({**window, "step": step}, tick.states, any_length, stride=stride)
 
 
 def _in_order(window: bytes, step: bytes) -> bool:
@@ -255,18 +259,22 @@ def _in_order(window: bytes, step: bytes) -> bool:
     return True
 
 
-def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[State]) -> list[Answers]:
-    """Answers of the functions of a file to random inputs, by the models of these; none if they cannot be evaluated.
+def known_answers(
+    file: CFile, models: Mapping[str, bytes], states: Sequence[State]
+) -> list[Answers]:
+    """Answers of a file's functions to random inputs, by their models.
 
-    The window begins with its first states, and what it answers is what the step has to answer sample by sample; a step
-    alone carries its `states` from call to call. The models get the weights and, in int8, the rounding of the states
-    that the code has.
+    None where these cannot be evaluated, or not in numbers (the logarithm of a number below 0).
+
+    The window begins with its first states, and what it answers is what the step has to answer
+    sample by sample; a step alone carries its `states` from call to call. The models get the
+    weights and, in int8, the rounding of the states that the code has.
     """
     function, model = next(iter(models.items()))
     rows = file.samples[function]
     states = states if function == "step" else ()
-    graph = with_packed_weights(onnx_checks.read(model), file.precision, file.reader.bounded_inputs)
-    graph = in_float64(graph)
+    graph = onnx_checks.read(model)
+    graph = in_float64(with_packed_weights(graph, file.precision, file.reader.bounded_inputs))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     given = [value for value in graph.graph.input if value.name not in known]
     generator = np.random.default_rng(0)
@@ -277,8 +285,12 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
         inputs.append({name: array.astype(np.float32) for name, array in drawn.items()})
         wide.append(drawn)
     try:
-        whole = Answers(function, inputs, in_sequence(partial(evaluate, graph), wide, states), 0 if states else 1)
+        with np.errstate(all="ignore"):
+            outputs = in_sequence(partial(evaluate, graph), wide, states)
     except NotEvaluated:
+        return []
+    whole = Answers(function, inputs, outputs, 0 if states else 1)
+    if not np.isfinite(whole.scale):
         return []
     found = [whole]
     if file.strides:
@@ -288,8 +300,10 @@ def known_answers(file: CFile, models: Mapping[str, bytes], states: Sequence[Sta
     return found
 
 
-def _drawn(generator: np.random.Generator, value: onnx.ValueInfoProto, whole: Mapping[str, int]) -> np.ndarray:
-    """Random numbers for an input, exact in float32; whole numbers below that in `whole`, if it is there."""
+def _drawn(
+    generator: np.random.Generator, value: onnx.ValueInfoProto, whole: Mapping[str, int]
+) -> np.ndarray:
+    """Random numbers for an input, exact in float32; whole ones below that in `whole`, if any."""
     shape: Any = sizes_of(value)
     if value.name in whole:
         numbers = generator.integers(0, whole[value.name], shape)
@@ -306,27 +320,30 @@ def _by_steps(whole: Answers, sizes: Mapping[str, Any]) -> Answers:
     outputs = []
     for given, answers in zip(whole.inputs, whole.outputs, strict=True):
         for step in range(steps):
-            inputs.append({name: _of_step(array, sizes[name], step, array) for name, array in given.items()})
-            last = step == steps - 1
-            parts = {}
-            for name, array in answers.items():  # what has no axis of time is that of the last sample
-                parts[name] = _of_step(array, sizes[name], step, array if last else None)
-            outputs.append(parts)
+            inputs.append({**given, **_of_step(given, sizes, step)})
+            outputs.append(_of_step(answers, sizes, step))
+        outputs[-1] = {**answers, **outputs[-1]}  # what has no axis of time is of the last sample
     return Answers("step", inputs, outputs, steps)
 
 
-def _of_step(array: np.ndarray, sizes: Sequence[int], step: int, otherwise: np.ndarray | None) -> np.ndarray | None:
-    """The part of a tensor that a step reads or answers, or something else if it has no axis of time."""
-    for axis, size in enumerate(sizes):
-        if size != array.shape[axis]:
-            return array.take(range(step * size, (step + 1) * size), axis)
-    return otherwise
+def _of_step(
+    tensors: Mapping[str, np.ndarray], sizes: Mapping[str, Sequence[int]], step: int
+) -> dict[str, np.ndarray]:
+    """The parts that are of a step, of tensors with an axis of time."""
+    parts = {}
+    for name, array in tensors.items():
+        axes = [axis for axis, size in enumerate(sizes[name]) if size != array.shape[axis]]
+        if axes:
+            size = sizes[name][axes[0]]
+            parts[name] = array.take(range(step * size, (step + 1) * size), axes[0])
+    return parts
 
 
 def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
-    """The largest error of an output, relative to the largest output; None if the code cannot be compiled or run here.
+    """The largest error relative to the largest output; None if the code cannot run here.
 
-    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its compiler refuses it.
+    Raises `BuildFailed` if it is above `LARGEST_ERROR`, or if the code is for this machine and its
+    compiler refuses it.
     """
     if file.target.vector_length > native_target().vector_length:
         return None
@@ -343,7 +360,8 @@ def measured_error(file: CFile, every: Sequence[Answers]) -> float | None:
         error = _error_of(file, loaded, answers)
         if not error <= LARGEST_ERROR[file.precision]:
             raise BuildFailed(
-                f"the compiled code is wrong: the error of {answers.function} is {error:.2g} of the largest output"
+                f"the compiled code is wrong: the error of {answers.function} is {error:.2g}"
+                " of the largest output"
             )
         largest = max(largest, error)
     return largest
@@ -354,25 +372,27 @@ def _error_of(file: CFile, loaded: LoadedNetwork, answers: Answers) -> float:
     given = {name: array.copy() for name, array in answers.inputs[0].items()}
     outputs = {name: np.empty(shape, np.float32) for name, shape in answers.shapes.items()}
     arrays = [*given.values(), *(outputs[name] for name in file.reader.output_names)]
-    call, reset = loaded.bound(answers.function, *arrays), loaded.bound("reset")
+    call = loaded.bound(answers.function, *arrays)
     if answers.count:
         call = partial(call, ctypes.c_size_t(answers.count))
-    prepare_next = loaded.bound("prepare_next") if answers.function == "step" and file.prepares else None
+    prepares = answers.function == "step" and file.prepares
     errors = []
     for number, (inputs, right) in enumerate(zip(answers.inputs, answers.outputs, strict=True)):
         if answers.calls_of_a_sequence and number % answers.calls_of_a_sequence == 0:
-            reset()
-        elif prepare_next and number % 2:
-            prepare_next()
+            loaded.bound("reset")()
+        elif prepares and number % 2:
+            loaded.bound("prepare_next")()
         for name, array in inputs.items():
             given[name][...] = array
         call()
-        errors += [np.abs(outputs[name] - array).max() for name, array in right.items() if array is not None]
+        errors += [np.abs(outputs[name] - array).max() for name, array in right.items()]
     return float(np.max(errors) / max(answers.scale, np.finfo(np.float64).tiny))
 
 
-def with_packed_weights(model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()) -> onnx.ModelProto:
-    """The model, changed in place: matrices have the weights that code in this precision reads (`weights.as_packed`).
+def with_packed_weights(
+    model: onnx.ModelProto, precision: str, bounded: Collection[str] = ()
+) -> onnx.ModelProto:
+    """The model, changed in place: its matrices as code in this precision reads them.
 
     In int8 the recurrent layers round their state, and those with inputs in `bounded` these too.
     """
@@ -404,28 +424,22 @@ def _pack(
     """Replace a matrix that a node reads by the packed one, unless it has few columns."""
     recurrent = node.op_type in RECURRENT
     has = attributes(node)
-    array = has.get("alpha", 1.0) * matrix
-    axes = _axes_of_rows(node, array.ndim)
-    turned = array.transpose(axes)
-    rows = turned.reshape(len(array), -1) if node.op_type == "Conv" else turned
+    # Rows are (columns, k); of a convolution k are places with all channels.
+    axes = (-1, -2)
+    if node.op_type == "Conv":
+        axes = (1, -1)
+    elif recurrent or has.get("transB"):
+        axes = (-1, -1)
+    turned = np.moveaxis(has.get("alpha", 1.0) * matrix, *axes)
+    rows = turned.reshape(len(turned), -1) if node.op_type == "Conv" else turned
     if not recurrent and rows.shape[-2] // has.get("group", 1) <= FEW_COLUMNS:
         return
     is_bounded = recurrent and (place == 2 or node.input[0] in bounded)
     packed = as_packed(np.ascontiguousarray(rows), PRECISIONS[precision][not is_bounded])
-    packed = packed.reshape(turned.shape).transpose(np.argsort(axes))
+    packed = np.moveaxis(packed.reshape(turned.shape), *reversed(axes))
     name = f"{node.input[place]} of {node.output[0]}, packed"
     graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(packed), name))
     node.input[place] = name
-    kept = [attribute for attribute in node.attribute if attribute.name != "alpha"]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _axes_of_rows(node: onnx.NodeProto, count: int) -> list[int]:
-    """The axes of a matrix in the order (columns, k); of a convolution k are places with all channels."""
-    axes = list(range(count))
-    if node.op_type == "Conv":
-        return [0, *axes[2:], 1]
-    if node.op_type in RECURRENT or attributes(node).get("transB"):
-        return axes
-    return [*axes[:-2], axes[-1], axes[-2]]
+    for attribute in node.attribute:
+        if attribute.name == "alpha":  # which the packed numbers have
+            attribute.f = 1.0

@@ -1,8 +1,9 @@
 """A network as one C file: LSTM and GRU layers at batch size 1, with what `reader` has around them.
 
-The file contains a kernel (`kernel.c`, or for the target "generic" what it needs of `kernel_generic.c`), calls of its
-functions with all sizes as constants, and the weights, in the order in which they are read. `kernel.c` needs a compiler
-with GNU vectors (gcc, clang) and, of libraries, only memcpy, memset and memcmp.
+The file contains a kernel (`kernel.c`, or for the target "generic" what it needs of
+`kernel_generic.c`), calls of its functions with all sizes as constants, and the weights, in the
+order in which they are read. `kernel.c` needs a compiler with GNU vectors (gcc, clang) and, of
+libraries, only memcpy, memset and memcmp.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from lstm_onnx.c.names import OWN
 from lstm_onnx.c.reader import Reader
-from lstm_onnx.c.stages import Dense, Layer, Pointwise, Recurrent, Repeat
+from lstm_onnx.c.stages import Layer, Recurrent, Repeat
 from lstm_onnx.c.statements import KEEP_C, Pass, c_number, rounded_up
 from lstm_onnx.c.targets import Target
 from lstm_onnx.c.weights import HEAD, PRECISIONS, Weights, packed
@@ -36,7 +37,8 @@ LARGEST_INCLUDED = 2**20
 #: Floats per vector -> the macro that the compiler defines for the instructions.
 INSTRUCTIONS = {16: "__AVX512F__", 8: "__AVX2__"}
 
-#: Bytes on the stack that a call takes less than, compiled with -O2 or -O3; of plain code with -Os too.
+#: Bytes on the stack that a call takes less than, compiled with -O2 or -O3; of plain code with -Os
+#: too.
 STACK = 8192
 PLAIN_STACK = 512
 
@@ -70,19 +72,16 @@ def c_file(
     include_weights: bool | None = None,
     precision: str = "fp32",
     threads: int = 1,
-    any_length: bool = False,
-    no_step: str = "",
 ) -> CFile:
-    """C code for a network: `model` is an ONNX model of a window, `step` one of a call that carries its state.
+    """C code of `model`, an ONNX model of a window, and `step`, that of a call with state.
 
-    Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are those that `step` has as
-    inputs and outputs; without any, the state of all its layers is carried. With the `precision` "bf16" the weights of
-    matrices are `as_packed`, and everything is computed in float32; with "int8" they are, and products with what a
-    recurrent layer bounds by 1 are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16
-    bits. With several `threads` those of the caller help, see `help.h.in`. `any_length`: the step computes what the
-    window does, sample after sample in the order of memory, so that a function `run_n` can take any number of samples.
-    `no_step`: why there is none, for the header. Raises `BuildFailed` with the operator or attribute that the kernel
-    lacks.
+    Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are
+    those that `step` has as inputs and outputs; without any, the state of all its layers is
+    carried. With the `precision` "bf16" the weights of matrices are `as_packed`, and everything is
+    computed in float32; with "int8" they are, and products with what a recurrent layer bounds by 1
+    are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16 bits. With
+    several `threads` those of the caller help, see `help.h.in`. Raises `BuildFailed` with the
+    operator or attribute that the kernel lacks.
     """
     readers: dict[str, Reader] = {}
     if model:
@@ -91,12 +90,14 @@ def c_file(
         readers["step"] = Reader.of(step, states, name)
     _check(readers, target, precision, threads)
     weights = Weights(target.vector_length, precision)
-    offsets = [[packed(layer, weights) for layer in reader.layers] for reader in readers.values()]
-    if offsets[0] != offsets[-1]:
+    found = set()
+    for reader in readers.values():
+        for layer in reader.layers:
+            layer.offset = packed(layer, weights)
+        found.add(tuple(layer.offset for layer in reader.layers))
+    if len(found) > 1:
         raise BuildFailed("the window and the step have different layers")
-    first, *_ = readers.values()
-    layers = list(zip(first.layers, offsets[0], strict=True))
-    passes = {function: Pass.of(reader, layers, weights, threads) for function, reader in readers.items()}
+    passes = {name: Pass.of(reader, weights, threads) for name, reader in readers.items()}
     begins = {}
     for reader in readers.values():
         for state, values in reader.firsts.items():
@@ -108,28 +109,33 @@ def c_file(
         name=name,
         target=target,
         passes=passes,
-        layers=layers,
         content=content,
         included=content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights,
         network_sha256=cache.sha256(model or step or b""),
         weights_sha256=digest,
         precision=precision,
         threads=threads,
-        strides=_strides(passes) if any_length else {},
         begins=begins,
-        no_step=no_step,
     )
 
 
 def _check(readers: Mapping[str, Reader], target: Target, precision: str, threads: int) -> None:
     """Raise `BuildFailed` for what no code is generated for."""
     if target.plain and (precision != "fp32" or threads > 1):
-        raise BuildFailed(f"the target {target.name} is in fp32 and for one thread: choose another target")
+        raise BuildFailed(
+            f"the target {target.name} is in fp32 and for one thread: choose another target"
+        )
     for function, reader in readers.items():
-        if function == "step" and any(stage.reverse for stage in reader.stages if isinstance(stage, Recurrent)):
-            raise BuildFailed("a layer that reads the sequence backwards has no state that could be carried")
-        if precision != "fp32" and any(isinstance(stage, Repeat) for stage in reader.stages):
-            raise BuildFailed("a layer that is computed by other operators in a loop is in float32 only: use fp32")
+        for stage in reader.stages:
+            if function == "step" and isinstance(stage, Recurrent) and stage.reverse:
+                raise BuildFailed(
+                    "a layer that reads the sequence backwards has no state that could be carried"
+                )
+            if precision != "fp32" and isinstance(stage, Repeat):
+                raise BuildFailed(
+                    "a layer that is computed by other operators in a loop is in float32 only:"
+                    " use fp32"
+                )
         if precision == "int8":
             _check_states(reader)
         if threads > 1 and not reader.layers:
@@ -139,30 +145,16 @@ def _check(readers: Mapping[str, Reader], target: Target, precision: str, thread
 def _check_states(reader: Reader) -> None:
     """Raise `BuildFailed` for states that whole numbers could not hold."""
     if reader.given:
-        raise BuildFailed("a layer begins from a state that the network computes, which may exceed 1: use bf16")
+        raise BuildFailed(
+            "a layer begins from a state that the network computes, which may exceed 1: use bf16"
+        )
     for state, first in reader.firsts.items():
         if "h" in state[5:] and np.abs(first).max() > 1:
             raise BuildFailed("a layer begins from a state that exceeds 1: use bf16")
 
 
-def _strides(passes: Mapping[str, Pass]) -> dict[str, int]:
-    """Floats from a sample to the next of each input and output, 0 where only the last counts.
-
-    None, if there are not both functions, or sizes do not follow from each other.
-    """
-    if len(passes) < 2 or passes["run"].reader.rows == 1:
-        return {}
-    strides = {}
-    for key, size in passes["step"].arguments.items():
-        whole = passes["run"].arguments[key]
-        if whole not in (size, passes["run"].reader.rows * size):
-            return {}
-        strides[key] = size if whole > size else 0
-    return strides
-
-
 def _literal(value: np.float32, bits: np.uint32) -> str:
-    """A float constant in C with all its bits, which for packed whole numbers may be those of a NaN."""
+    """A float constant in C with all its bits; packed whole numbers may be those of a NaN."""
     if np.isnan(value):
         kind, payload = "" if bits & 0x400000 else "s", bits & 0x3FFFFF
         return f'{"-" if bits >> 31 else ""}__builtin_nan{kind}f("{payload:#x}")'
@@ -170,7 +162,7 @@ def _literal(value: np.float32, bits: np.uint32) -> str:
 
 
 def _called(kernel: str, code: str) -> str:
-    """The functions of a kernel, separated by empty lines, that some code calls, and what is around them."""
+    """A kernel of functions with empty lines between them, without those that are not called."""
     kept = []
     for block in reversed(kernel.split("\n\n")):
         defined = re.search(r"^static \w+ (\w+)\(", block, flags=re.MULTILINE)
@@ -182,27 +174,26 @@ def _called(kernel: str, code: str) -> str:
 
 @dataclass(frozen=True)
 class CFile:
-    """C code of one network: NAME.c and NAME.h, and the weights, which are in the source if `included`.
+    """C code of one network: NAME.c and NAME.h, with the weights in the source if `included`.
 
-    `passes` are those that it has of `run` and `step`; `layers` with the offset of their weights; `content`: the
-    weights in float32, to be loaded at an address that is a multiple of 64; `strides`: if it has `run_n`, floats from a
-    sample to the next of each input and output, 0 where only the last counts; `begins`: field of the struct with a
-    state that does not begin from zero -> offset of its first numbers in the weights, and how many they are; `no_step`:
-    why there is no `step`; `error`: a line for the head.
+    `passes` are those that it has of `run` and `step`; `content`: the weights in float32, to be
+    loaded at an address that is a multiple of 64; `begins`: field of the struct with a state that
+    does not begin from zero -> offset of its first numbers in the weights, and how many they are;
+    `any_length`: the step computes what the window does, sample after sample in the order of
+    memory; `no_step`: why there is no `step`; `error`: a line for the head.
     """
 
     name: str
     target: Target
     passes: Mapping[str, Pass]
-    layers: Sequence[tuple[Layer, int]]
     content: np.ndarray
     included: bool
     network_sha256: str
     weights_sha256: str
     precision: str = "fp32"
     threads: int = 1
-    strides: Mapping[str, int] = field(default_factory=dict)
     begins: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    any_length: bool = False
     no_step: str = ""
     error: str = "not measured"
 
@@ -227,6 +218,11 @@ class CFile:
         return self.target.compile_flags
 
     @property
+    def command(self) -> str:
+        """The command that compiles the file."""
+        return " ".join(("cc", *self.compile_flags, "-c", f"{self.name}.c"))
+
+    @property
     def aligned(self) -> str:
         """Before the declaration of an array with the alignment of vectors."""
         return "" if self.target.plain else "LSTM_TRT_ALIGNED "
@@ -236,8 +232,24 @@ class CFile:
         """Whether there is a function `prepare_next`."""
         return "step" in self.passes and not self.target.plain
 
+    @property
+    def strides(self) -> dict[str, int]:
+        """Floats from a sample to the next of each input and output, 0 where only the last counts.
+
+        None, if there is no `run_n`: sizes do not follow from each other, or not from a sample.
+        """
+        strides: dict[str, int] = {}
+        if not self.any_length or self.samples["run"] == 1:
+            return strides
+        window = self.arguments("run")
+        for key, size in self.arguments("step").items():
+            if window[key] not in (size, self.samples["run"] * size):
+                return {}
+            strides[key] = size if window[key] > size else 0
+        return strides
+
     def write(self, folder: str | Path) -> list[Path]:
-        """Write the source, the header and, if they are not included, the weights as NAME.bin; returns the paths."""
+        """Write NAME.c, NAME.h and, unless the weights are included, NAME.bin; returns paths."""
         folder = files.make_folder(Path(folder))
         contents = {f"{self.name}.c": self.source.encode(), f"{self.name}.h": self.header.encode()}
         if not self.included:
@@ -257,35 +269,27 @@ class CFile:
         vectors = f"vectors of {self.target.vector_length} floats"
         if self.target.plain:
             stack = PLAIN_STACK
-            flash = f"\n   Flash     the weights, and less than {self._code} bytes of code (-Os, Cortex-M with an FPU)"
+            flash = (
+                f"\n   Flash     the weights, and less than {self._code} bytes of code"
+                " (-Os, Cortex-M with an FPU)"
+            )
             vectors = "C99 without vectors"
-        return f"""/* {name}: {", ".join(self._described())}
+        return f"""/* {name}: {", ".join(self._texts)}
    Batch size 1, {kind}. Generated by lstm_trt, kernel {VERSION}.
    Network   SHA-256 {self.network_sha256}
    Weights   {self.content.nbytes} bytes, {where}, SHA-256 {self.weights_sha256}
-   Memory    {self._memory} bytes for each instance (struct {name}); less than {stack} bytes on the stack{flash}
+   Memory    {self._memory} bytes for each instance (struct {name}); \
+less than {stack} bytes on the stack{flash}
    Target    {self.target.name}, {vectors}
-   Compile   cc {" ".join(self.compile_flags)} -c {name}.c
+   Compile   {self.command}
    Error     {self.error}
    {LICENCE} */
 """
 
-    def _described(self) -> list[str]:
+    @property
+    def _texts(self) -> list[str]:
         """The layers of the network in words."""
-        said = []
-        for stage in self.reader.stages:
-            if isinstance(stage, Recurrent):
-                layer = self.reader.layers[stage.layer]
-                kind = "GRU" if layer.kind == "RESET" else layer.kind
-                direction = " backwards" if stage.reverse else ""
-                said.append(f"{kind} {layer.features} -> {layer.units}{direction}")
-            elif isinstance(stage, Dense):
-                said.append(f"dense {' -> '.join(map(str, stage.matrix.shape))}")
-            elif isinstance(stage, Pointwise):
-                said.append(stage.function)
-            elif isinstance(stage, Repeat):
-                said.append(stage.text)
-        return said
+        return [stage.text for stage in self.reader.stages if stage.text]
 
     @property
     def _memory(self) -> int:
@@ -297,20 +301,28 @@ class CFile:
 
     @property
     def _code(self) -> int:
-        """Bytes of plain code that a microcontroller with an FPU has less than, without the C library."""
+        """Bytes that plain code takes less than on a microcontroller with an FPU, without libc."""
         statements = sum(len(each.lines) for each in self.passes.values())
-        return rounded_up(1280 + 128 * len(set(self._described())) + 96 * statements, 128)
+        return rounded_up(1280 + 128 * len(set(self._texts)) + 96 * statements, 128)
 
     def fields(self) -> dict[str, int]:
         """Arrays of the struct and their sizes in floats."""
         sizes: dict[str, int] = {}
-        for number, (layer, _) in enumerate(self.layers):
-            sizes |= self._fields_of(layer, number)
-        sizes |= self._states()
+        copies = 4 if self.precision == "int8" else 3
+        if self.target.plain:
+            copies = 2
+        for number, layer in enumerate(self.reader.layers):
+            units = rounded_up(layer.units, self.target.vector_length)
+            sizes[f"h{number}"] = copies * units
+            if layer.kind in KEEP_C or not self.target.plain:
+                sizes[f"c{number}"] = units
+            if self.prepares:
+                sizes[f"sums{number}"] = self._sums_of(layer)
+        sizes |= self._states
         passes = self.passes.values()
         sizes["gates"] = max(each.gates for each in passes)
         if self.threads > 1:
-            sizes["own"] = max(self._sums_of(layer) for layer, _ in self.layers)
+            sizes["own"] = max(map(self._sums_of, self.reader.layers))
             for k in range(1, self.threads):
                 sizes[f"gates{k}"] = sizes["gates"]
                 sizes[f"own{k}"] = sizes["own"]
@@ -323,28 +335,22 @@ class CFile:
         length = self.target.vector_length
         return layer.gates_of_h * rounded_up(layer.units, length) + length
 
+    @property
     def _states(self) -> dict[str, int]:
         """Arrays with states that no layer carries, which only `step` has."""
-        return self.passes["step"].reader.fields if "step" in self.passes else {}
-
-    def _fields_of(self, layer: Layer, number: int) -> dict[str, int]:
-        """Those of a layer: its state, and what its kernel needs beside it."""
-        if self.target.plain:
-            return {f"h{number}": 2 * layer.units, f"c{number}": layer.units if layer.kind in KEEP_C else 0}
-        units = rounded_up(layer.units, self.target.vector_length)
-        states = 4 if self.precision == "int8" else 3
-        sizes = {f"h{number}": states * units, f"c{number}": units}
-        if self.prepares:
-            sizes[f"sums{number}"] = self._sums_of(layer)
-        return sizes
+        *_, last = self.passes.values()
+        return last.reader.fields
 
     def prototype(self, function: str, prefix: str = "") -> str:
-        """The declaration of `run`, `step` or `prepare_next`, with the extents of input and outputs."""
+        """The declaration of a function, with the extents of its inputs and outputs."""
         arguments = [f"struct {self.name} *net"]
         rows = self.samples.get(function, 0)
         for name, size in self.arguments(function).items():
-            extent = f"{rows} * {size // rows}" if rows > 1 and size % rows == 0 else size
-            extent = "" if function == "run_n" else extent
+            extent = str(size)
+            if function == "run_n":
+                extent = ""
+            elif rows > 1 and size % rows == 0:
+                extent = f"{rows} * {size // rows}"
             const = "const " if name.startswith("x") else ""
             arguments.append(f"{const}float {name}[{extent}]")
         arguments += [f"{kind} {name}" for name, kind in COUNTS.get(function, {}).items()]
@@ -361,12 +367,15 @@ class CFile:
             fields.append("    int prepared;")
             types = text_of("types.h.in")
             errors = (
-                f"1 if the address of one of them is not a multiple of 64, {errors}, 3 if the processor lacks\n"
-                "   instructions"
+                f"1 if the address of one of them is not a multiple of 64, {errors},"
+                " 3 if the processor lacks\n   instructions"
             )
         if self.threads > 1:
             types += text_of("team.h.in")
-            fields += ["    struct lstm_trt_team team;", f"    struct lstm_trt_helper helpers[{self.threads - 1}];"]
+            fields += [
+                "    struct lstm_trt_team team;",
+                f"    struct lstm_trt_helper helpers[{self.threads - 1}];",
+            ]
         fields += [f"    {self.aligned}float {key}[{size}];" for key, size in self.fields().items()]
         return text_of(
             "network.h.in",
@@ -376,7 +385,9 @@ class CFile:
             defines=self._defines(),
             types=types,
             fields="\n".join(fields),
-            weights=f"extern const float {name}_weights[{name}_WEIGHTS];\n\n" if self.included else "",
+            weights=f"extern const float {name}_weights[{name}_WEIGHTS];\n\n"
+            if self.included
+            else "",
             first=self._first,
             given=f"{name}_weights" if self.included else f"the content of {name}.bin",
             errors=errors,
@@ -385,35 +396,36 @@ class CFile:
 
     def _defines(self) -> str:
         """The macros with sizes."""
-        function, rows = list(self.samples.items())[-1]
-        macros = {"WEIGHTS": self.content.size, "WINDOW": self.samples.get("run"), "STEP": self.samples.get("step")}
-        for key, size in self.passes[function].arguments.items():
+        macros = {"WEIGHTS": self.content.size}
+        for function, rows in self.samples.items():
+            macros["WINDOW" if function == "run" else "STEP"] = rows
+        for key, size in self.arguments(function).items():
             side = "INPUTS" if key.startswith("x") else "OUTPUTS"
             macros[side + key[1:]] = size // rows if size % rows == 0 else size
         if self.threads > 1:
             macros["THREADS"] = self.threads
-        return "\n".join(f"#define {self.name}_{key} {value}" for key, value in macros.items() if value is not None)
+        return "\n".join(f"#define {self.name}_{key} {value}" for key, value in macros.items())
 
     def _declared(self) -> str:
         """The functions in the header, each with what it does."""
-        declared = "".join(self._with_comment(function, self._what_does(function)) for function in self.passes)
+        what = {function: self._what_does(function) for function in self.passes}
         if self.strides:
-            what = "As run, for any number of samples, which lie one after another in x and y."
-            declared += self._with_comment("run_n", what)
+            what["run_n"] = (
+                "As run, for any number of samples, which lie one after another in x and y."
+            )
+        if self.prepares:
+            what["prepare_next"] = (
+                "Optional, between two steps: computes the part of the next step that needs no"
+                " input, so that it\n   answers sooner."
+            )
+        declared = ""
+        for function, text in what.items():
+            declared += f"\n/* {text} */\n{self.prototype(function)};\n"
         if self.no_step:
             declared += f"\n/* There is no function step: {self.no_step.replace('*/', '* /')}. */\n"
-        if self.prepares:
-            declared += self._with_comment(
-                "prepare_next",
-                "Optional, between two steps: computes the part of the next step that needs no input, so that it\n"
-                "   answers sooner.",
-            )
         if self.threads > 1:
             declared += text_of("help.h.in", name=self.name, helpers=self.threads - 1)
         return declared
-
-    def _with_comment(self, function: str, what: str) -> str:
-        return f"\n/* {what} */\n{self.prototype(function)};\n"
 
     @property
     def _first(self) -> str:
@@ -439,7 +451,9 @@ class CFile:
         for each in self.passes.values():
             functions |= each.functions
         calls = self._functions()
-        kernel = _called(text_of("kernel_generic.c"), "".join(calls)) if self.target.plain else text_of("kernel.c")
+        kernel = text_of("kernel.c")
+        if self.target.plain:
+            kernel = _called(text_of("kernel_generic.c"), "".join(calls))
         return text_of(
             "network.c.in",
             head=self.head,
@@ -448,7 +462,7 @@ class CFile:
             kernel=kernel,
             functions="\n".join(functions.values()),
             count=HEAD,
-            hash=", ".join(str(int(value)) for value in self.content[:HEAD]),
+            hash=", ".join(map(str, self.content[:HEAD].astype(int))),
             checks="" if self.target.plain else _CHECKS,
             team=self._team(),
             resets=self._resets(),
@@ -459,19 +473,24 @@ class CFile:
         """What the kernel is compiled for."""
         if self.target.plain:
             return ""
+        check = ""
         macro = INSTRUCTIONS.get(self.target.vector_length)
-        flags = " ".join(self.target.flags)
-        check = f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n' if macro else ""
-        keep = f"#ifdef {self.name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
-        sizes = {"VL": self.target.vector_length, "H_BITS": PRECISIONS[self.precision][0], "THREADS": self.threads}
-        return check + keep + "".join(f"#define {key} {value}\n" for key, value in sizes.items())
+        if macro:
+            flags = " ".join(self.target.flags)
+            check = f'#ifndef {macro}\n#error "compile this file with {flags}"\n#endif\n'
+        return (
+            f"{check}#ifdef {self.name}_KEEP_FPU\n#define KEEP_FPU\n#endif\n"
+            f"#define VL {self.target.vector_length}\n"
+            f"#define H_BITS {PRECISIONS[self.precision][0]}\n"
+            f"#define THREADS {self.threads}\n"
+        )
 
     def _resets(self) -> str:
         """The statements of `reset`."""
-        fields = [f"{key}{number}" for number in range(len(self.layers)) for key in "hc"]
-        fields += self._states()
-        kept = self.fields()
-        resets = "".join(f"    memset(net->{key}, 0, sizeof net->{key});\n" for key in fields if key in kept)
+        resets = ""
+        for key in self.fields():
+            if re.match(r"[hcs]\d", key):  # those with states
+                resets += f"    memset(net->{key}, 0, sizeof net->{key});\n"
         for state, (place, size) in self.begins.items():
             resets += f"    memcpy({state}, net->weights + {place}, {4 * size});\n"
         if not self.target.plain:
@@ -482,11 +501,17 @@ class CFile:
         """The statements of `init` for helpers."""
         if self.threads == 1:
             return ""
-        team = "    memset(net->helpers, 0, sizeof net->helpers);\n    begin(&net->team, net->helpers);\n"
+        team = (
+            "    memset(net->helpers, 0, sizeof net->helpers);\n"
+            "    begin(&net->team, net->helpers);\n"
+        )
         for k in range(1, self.threads):
-            team += f"    net->helpers[{k - 1}].work.gates = net->gates{k};\n"
-            team += f"    net->helpers[{k - 1}].work.sums = net->own{k};\n"
-            team += f"    net->helpers[{k - 1}].copy = net->copy{k};\n"
+            helper = f"    net->helpers[{k - 1}]"
+            team += (
+                f"{helper}.work.gates = net->gates{k};\n"
+                f"{helper}.work.sums = net->own{k};\n"
+                f"{helper}.copy = net->copy{k};\n"
+            )
         return team
 
     def _functions(self) -> list[str]:
@@ -496,7 +521,14 @@ class CFile:
         if self.strides:
             parts.append(self._apart("run_n", self._of_any_length))
         if self.prepares:
-            parts.append(self._apart("prepare_next", f"{self._prepared()}    net->prepared = 1;\n"))
+            body = ""
+            for number, layer in enumerate(self.reader.layers):
+                body += (
+                    f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind},"
+                    f" {layer.features}, {layer.units}, net->weights + {layer.offset},"
+                    f" net->h{number}, net->sums{number});\n"
+                )
+            parts.append(self._apart("prepare_next", f"{body}    net->prepared = 1;\n"))
         if self.threads > 1:
             parts.append(self._apart("help", "    help(&net->team, number);\n"))
             parts.append(
@@ -504,64 +536,62 @@ class CFile:
                 "    __atomic_store_n(&net->team.stopped, 1, __ATOMIC_RELEASE);\n}\n"
             )
         if self.included:
-            values = ",\n".join(self._rows_of_weights())
-            parts.append(f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] = {{\n{values}\n}};\n")
+            parts.append(
+                f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] ="
+                f" {{\n{self._rows_of_weights()}\n}};\n"
+            )
         return parts
 
-    def _rows_of_weights(self) -> list[str]:
+    def _rows_of_weights(self) -> str:
         """The weights as constants in C."""
-        rows = []
-        for at in range(0, self.content.size, 16):
-            row = self.content[at : at + 16]
-            if self.target.plain:
-                rows.append(", ".join(c_number(float(value), plain=True) for value in row))
-            else:
-                rows.append(", ".join(map(_literal, row, row.view(np.uint32))))
-        return rows
-
-    def _prepared(self) -> str:
-        """The statements of `prepare_next`."""
-        calls = ""
-        for number, (layer, offset) in enumerate(self.layers):
-            calls += (
-                f"    prepare({PRECISIONS[self.precision][not layer.bounded]}, {layer.kind}, {layer.features},"
-                f" {layer.units}, net->weights + {offset}, net->h{number}, net->sums{number});\n"
-            )
-        return calls
+        if self.target.plain:
+            numbers = [c_number(value, plain=True) for value in self.content]
+        else:
+            numbers = list(map(_literal, self.content, self.content.view(np.uint32)))
+        rows = [", ".join(numbers[at : at + 16]) for at in range(0, len(numbers), 16)]
+        return ",\n".join(rows)
 
     def _definition(self, function: str) -> str:
         """The function `run` or `step`."""
         lines = [*self.passes[function].lines]
-        if not self.target.plain or any(re.search(r"\bw \+", line) for line in lines):
+        if not self.target.plain or re.search(r"\bw \+", "\n".join(lines)):
             lines.insert(0, "const float *w = net->weights;")
-        if self.target.plain:
-            return self._apart(function, _indented(lines))
         known = "0"
         if self.threads > 1:
-            lines[:0] = ["const uint64_t began = ticks();", "const unsigned long late = net->team.late;"]
+            lines[:0] = [
+                "const uint64_t began = ticks();",
+                "const unsigned long late = net->team.late;",
+            ]
             lines.append("if (late == net->team.late) net->team.last = ticks() - began;")
-        if function == "step":
+        if function == "step" and self.prepares:
             lines.append("net->prepared = 0;")
             known = "(net->prepared ? net->sums##n : 0)"
-        return f"#define PREPARED(n) {known}\n{self._apart(function, _indented(lines))}#undef PREPARED\n"
+        code = self._apart(function, "".join(f"    {line}\n" for line in lines))
+        if self.target.plain:
+            return code
+        return f"#define PREPARED(n) {known}\n{code}#undef PREPARED\n"
 
     def _apart(self, function: str, body: str) -> str:
-        """A function that computes what is in `body` with the default control register, see `kernel.c`."""
+        """A function that computes `body` with the default control register, see `kernel.c`."""
         names = ["net", *self.arguments(function), *COUNTS.get(function, ())]
-        call = f"{OWN}_{function}({', '.join(names)})"
-        inner = f"APART {self.prototype(function, OWN)}\n{{\n{body}}}"
-        reset = f"    {self.name}_reset(net);\n" if function.startswith("run") else ""
-        return f"{inner}\n\n{self.prototype(function)}\n{{\n{reset}    WITH_DEFAULTS({call});\n}}\n"
+        reset = ""
+        if function.startswith("run"):
+            reset = f"    {self.name}_reset(net);\n"
+        return (
+            f"APART {self.prototype(function, OWN)}\n{{\n{body}}}\n\n"
+            f"{self.prototype(function)}\n{{\n"
+            f"{reset}    WITH_DEFAULTS({OWN}_{function}({', '.join(names)}));\n}}\n"
+        )
 
     @property
     def _of_any_length(self) -> str:
-        """The statements of `run_n`: whole windows, unless these begin from a state of their own, then single steps."""
+        """Statements of `run_n`: windows, unless they begin from states of their own, and steps."""
         at = ""
         for key, stride in self.strides.items():
             at += f", {key} + at * {stride}" if stride else f", {key}"
         window = f"{self.name}_WINDOW"
         text = "    size_t at = 0;\n"
-        if not self._states() and not self.passes["run"].reader.given:
+        if not self._states and not self.passes["run"].reader.given:
             text += f"    for (; samples - at >= {window}; at += {window}) {OWN}_run(net{at});\n"
         return f"{text}    for (; at < samples; at++) {OWN}_step(net{at});\n"
 
@@ -577,7 +607,3 @@ _CHECKS = """    if (!supported())
     if ((uintptr_t)net % 64 || (uintptr_t)weights % 64)
         return 1;
 """
-
-
-def _indented(lines: Sequence[str]) -> str:
-    return "".join(f"    {line}\n" for line in lines)

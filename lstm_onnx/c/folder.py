@@ -1,4 +1,4 @@
-"""What lies beside the C file of a network: a test with known answers, and files to build all networks of a folder."""
+"""What lies beside the C file of a network: a test with known answers, and files for CMake."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from lstm_onnx.c.file import LICENCE, CFile, text_of
 from lstm_onnx.c.statements import c_number
 from lstm_trt.store import files
 
-#: Precision -> share of the largest output by which code may differ from the same arithmetic in float64. Correct code
-#: is below 1e-6; in int8, where a state between two whole numbers may become the other one, up to 2.6e-4 was seen.
+#: Precision -> share of the largest output by which code may differ from the same arithmetic in
+#: float64. Correct code is below 1e-6; in int8, where a state between two whole numbers may become
+#: the other one, up to 2.6e-4 was seen.
 LARGEST_ERROR = {"fp32": 1e-5, "bf16": 1e-5, "int8": 1e-3}
 
-#: Calls of a function of which the test has the answers at most, and numbers of these; a call is always tested.
+#: Calls of a function of which the test has the answers at most, and numbers of these; a call is
+#: always tested.
 CALLS = {"run": 4, "run_n": 4, "step": 64}
 MOST_NUMBERS = 2**16
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Inputs of some calls of a function, in float32, and their outputs in float64 or None, both by name.
+    """Inputs of some calls of a function, in float32, and their outputs in float64, by name.
 
-    After `calls_of_a_sequence` the state is reset; with 0 it is carried through all of them. `count`: the function's
-    last argument, if it has one.
+    After `calls_of_a_sequence` the state is reset; with 0 it is carried through all of them.
+    `count`: the function's last argument, if it has one.
     """
 
     function: str
@@ -39,12 +41,15 @@ class Answers:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Those of all outputs, which the last call of a sequence has."""
-        return {name: array.shape for name, array in self.outputs[self.calls_of_a_sequence - 1].items()}
+        return {name: array.shape for name, array in self.outputs[-1].items()}
 
     @property
     def scale(self) -> float:
-        """The largest absolute value of an output."""
-        return float(max(np.abs(array).max() for call in self.outputs for array in call.values() if array is not None))
+        """The largest absolute value of an output; NaN if one is."""
+        largest = []
+        for call in self.outputs:
+            largest += [np.abs(array).max() for array in call.values()]
+        return float(np.max(largest))
 
 
 #: Files for the whole folder, which are written where there are none.
@@ -55,13 +60,20 @@ def write(file: CFile, answers: Sequence[Answers], folder: str | Path) -> list[P
     """Write all files of a network; returns their paths. Without known answers there is no test."""
     paths = file.write(folder)
     flags = " ".join(file.compile_flags[1:])  # the standard is a property, which C++ does not have
-    beside = {f"{file.name}.network.cmake": text_of("network.cmake.in", name=file.name, flags=flags, licence=LICENCE)}
+    beside = {
+        f"{file.name}.network.cmake": text_of(
+            "network.cmake.in", name=file.name, flags=flags, licence=LICENCE
+        )
+    }
     if answers:
         beside[f"{file.name}_test.c"] = self_test(file, answers)
     for name in COMMON:
         if not Path(folder, name).exists():
             beside[name] = text_of(f"{name}.in")
-    return [*paths, *(files.put(Path(folder, name), text.encode()) for name, text in beside.items())]
+    return [
+        *paths,
+        *(files.put(Path(folder, name), text.encode()) for name, text in beside.items()),
+    ]
 
 
 def self_test(file: CFile, every: Sequence[Answers]) -> str:
@@ -96,7 +108,9 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
     function = answers.function
     period = answers.calls_of_a_sequence
     arguments = file.arguments(function)
-    calls = max(1, min(CALLS[function], len(answers.inputs), MOST_NUMBERS // sum(arguments.values())))
+    calls = max(
+        1, min(CALLS[function], len(answers.inputs), MOST_NUMBERS // sum(arguments.values()))
+    )
     names = [*answers.inputs[0], *file.reader.output_names]
     known = ""
     compare = ""
@@ -107,11 +121,12 @@ def _tested(file: CFile, answers: Answers, bound: str) -> tuple[str, str]:
             known += _table(array, [each[name] for each in answers.inputs[:calls]], size)
             parameters.append(f"{array}[call]")
             continue
-        rows = [each[name] for each in answers.outputs[:calls]]
+        rows = [each.get(name) for each in answers.outputs[:calls]]
         known += f"{_table(f'{array}_right', rows, size)}static float {array}[{size}];\n"
         parameters.append(array)
         last = ""
-        if len(rows) > 1 and rows[0] is None:  # without an axis of time it is known after the last call of a sequence
+        # Without an axis of time it is known after the last call of a sequence.
+        if len(rows) > 1 and rows[0] is None:
             last = f"call % {period} == {period - 1} && "
         compare += text_of("test_output.c.in", array=array, size=size, last=last)
     reset = ""

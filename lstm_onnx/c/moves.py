@@ -1,8 +1,9 @@
-"""How numbers that are moved follow each other: nested loops in place of a table with the address of each number.
+"""How moved numbers follow each other: nested loops in place of a table of addresses.
 
-An array of addresses, as ONNX's operators leave it (Slice, Pad, Transpose, windows of a convolution), is cut along its
-axes, from the first to the last, into segments in which all steps are the same. What is left at the end is one number,
-and the loops around it. So the number of loops depends on how the network moves numbers, and not on how many they are.
+An array of addresses, as ONNX's operators leave it (Slice, Pad, Transpose, windows of a
+convolution), is cut along its axes, from the first to the last, into segments in which all steps
+are the same. What is left at the end is one number, and the loops around it. So the number of loops
+depends on how the network moves numbers, and not on how many they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from lstm_trt.config.errors import BuildFailed
 #: Addresses: index of the base, times this, plus the offset in it.
 BASE = 1 << 40
 
-#: Segments of an axis up to which code is written: one without any order becomes as many statements.
+#: Segments of an axis up to which code is written: one without any order becomes as many
+#: statements.
 MOST_SEGMENTS = 1024
 
 #: Changes of a step from number to number, up to which two rows are one loop.
@@ -36,7 +38,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Move:
-    """Numbers that are read from the address `x` on, and written `to` so many places after the first.
+    """Numbers read from the address `x` on, and written `to` places after the first.
 
     `loops` around them, the outermost first.
     """
@@ -55,16 +57,16 @@ def moves(at: np.ndarray) -> list[Move]:
     return list(_moves(np.stack([at, at // BASE]), 0, strides, ())) if at.size else []
 
 
-def _moves(block: np.ndarray, to: int, strides: list[int], around: tuple[tuple[int, int], ...]) -> Iterator[Move]:
-    """Those of a block: addresses, their bases, and how far each address is from that in the next pass of each loop.
+def _moves(
+    block: np.ndarray, to: int, strides: list[int], around: tuple[tuple[int, int], ...]
+) -> Iterator[Move]:
+    """Those of a block: addresses, their bases, and how far each moves in a pass of each loop.
 
     `around`: how often each of these loops is passed, and how far on it writes.
     """
     if block.ndim == 1:
         x, _, *reads = block.tolist()
-        yield Move(
-            x, to, _joined([Loop(count, read, write) for (count, write), read in zip(around, reads, strict=True)])
-        )
+        yield Move(x, to, _joined(around, reads))
         return
     segments, inner = _cut(block)
     if inner:
@@ -78,14 +80,14 @@ def _moves(block: np.ndarray, to: int, strides: list[int], around: tuple[tuple[i
         yield from _moves(part, to + start * strides[0], strides[1:], loops)
 
 
-def _joined(loops: Sequence[Loop]) -> tuple[Loop, ...]:
+def _joined(around: Sequence[tuple[int, int]], reads: Sequence[int]) -> tuple[Loop, ...]:
     """The loops, of which those that continue each other are one."""
     found: list[Loop] = []
-    for loop in loops:
-        count = loop.count
-        if found and (found[-1].read, found[-1].write) == (count * loop.read, count * loop.write):
-            count *= found.pop().count
-        found.append(Loop(count, loop.read, loop.write))
+    for (count, write), read in zip(around, reads, strict=True):
+        outer = 1
+        if found and (found[-1].read, found[-1].write) == (count * read, count * write):
+            outer = found.pop().count
+        found.append(Loop(outer * count, read, write))
     return tuple(found)
 
 
@@ -95,7 +97,7 @@ def _factored(block: np.ndarray, inner: int) -> np.ndarray:
 
 
 def _cut(block: np.ndarray) -> tuple[list[tuple[int, int]], int]:
-    """The segments of the first axis; or of its first part, and the size of the second, if there are fewer then."""
+    """The segments of the first axis; or of a part of it with fewer, and the size of the rest."""
     segments, size, found = _segments(block), block.shape[1], 0
     for inner in range(2, size // 2 + 1):
         if len(segments) > 1 and size % inner == 0:
@@ -104,14 +106,18 @@ def _cut(block: np.ndarray) -> tuple[list[tuple[int, int]], int]:
             # Most sizes are none of the network: the parts in the middle show it.
             if len(_segments(factored[:, middle - 1 : middle + 2])) == 1:
                 fewer = _segments(factored)
-                segments, found = (fewer, inner) if len(fewer) < len(segments) else (segments, found)
+                if len(fewer) < len(segments):
+                    segments = fewer
+                    found = inner
     if len(segments) > MOST_SEGMENTS:
-        raise BuildFailed(f"the network moves {size} numbers in no order: the C kernel has no code for that")
+        raise BuildFailed(
+            f"the network moves {size} numbers in no order: the C kernel has no code for that"
+        )
     return segments, found
 
 
 def _segments(block: np.ndarray) -> list[tuple[int, int]]:
-    """First place and number of places of each segment of the first axis; the last one is left out if they are many."""
+    """First place and length of each segment of the first axis; of very many, not the last."""
     rows = block.reshape(*block.shape[:2], -1)
     steps = np.diff(rows[0], axis=0)
     apart = np.any(np.diff(rows[1:], axis=1), axis=(0, 2))

@@ -1,4 +1,4 @@
-"""The name of a network in C: of its files, of its struct, and before the names of its functions."""
+"""The name of a network in C: that of its files and struct, which begins its functions'."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ SUFFIXES = ("init", "reset", "run", "run_n", "step", "prepare_next", "help", "st
 def _reserved() -> frozenset[str]:
     """Names that programs find elsewhere, in small letters, from `reserved.txt`.
 
-    Keywords of C and C++, what the headers of the C library and of POSIX declare, the names of these headers and of
-    those of C++ and other compilers (a file `math.h` of a network would hide the system's, on some systems `Math.h`
-    too), files that Windows cannot have, and the types of `kernel.c`.
+    Keywords of C and C++, what the headers of the C library and of POSIX declare, the names of
+    these headers and of those of C++ and other compilers (a file `math.h` of a network would hide
+    the system's, on some systems `Math.h` too), files that Windows cannot have, and the types of
+    `kernel.c`.
     """
     return frozenset(resources.files("lstm_onnx.c").joinpath("reserved.txt").read_text().split())
 
@@ -32,7 +33,11 @@ def is_free(name: str) -> bool:
 
     A name in capitals could be that of a macro of `kernel.c`.
     """
-    if not re.fullmatch(r"[A-Za-z]\w*", name, flags=re.ASCII) or name.isupper() or name.startswith(OWN):
+    if (
+        not re.fullmatch(r"[A-Za-z]\w*", name, flags=re.ASCII)
+        or name.isupper()
+        or name.startswith(OWN)
+    ):
         return False
     declared = {f"{name}_{suffix}".lower() for suffix in SUFFIXES}
     return _reserved().isdisjoint({name.lower(), *declared})
@@ -49,9 +54,11 @@ def checked_name(name: str) -> str:
     if is_free(name):
         return name
     why = (
-        "C, C++ or their libraries have that name" if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else "this is none"
+        "C, C++ or their libraries have that name"
+        if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
+        else "this is none"
     )
     raise UsageError(
-        f"the name must be a C identifier with small letters that nothing else has, not {name!r}: {why}; "
-        f"for example {free_name(name)}"
+        f"the name must be a C identifier with small letters that nothing else has, not {name!r}:"
+        f" {why}; for example {free_name(name)}"
     )

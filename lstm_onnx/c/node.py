@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_onnx.c.stages import Value
+from lstm_onnx.c.stages import Value, is_constant
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import INPUT_NAMES, label
@@ -45,12 +45,12 @@ class Node:
 
     def constant(self, value: Value, what: str) -> np.ndarray:
         """An input that has to be a constant; raises `BuildFailed` for others."""
-        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+        if not is_constant(value) or value.dtype != np.float32:
             raise self.refused(f"{what} must be a constant in float32, not computed from the input")
         return value
 
     def number(self, value: Value, what: str) -> np.ndarray:
         """An input that has to be a constant, of float32 or of whole numbers."""
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biu":
+        if is_constant(value) and value.dtype.kind in "biu":
             return value.astype(np.float32)
         return self.constant(value, what)

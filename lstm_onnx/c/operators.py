@@ -1,7 +1,7 @@
 """How each operator is computed: a table of handlers, which append stages to a program.
 
-A convolution is a product of its windows, which are addresses: the result has its channels side by side, so that the
-windows of the next one are rows in memory.
+A convolution is a product of its windows, which are addresses: the result has its channels side by
+side, so that the windows of the next one are rows in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,18 +16,19 @@ from lstm_onnx.c.functions import BY_FUNCTION, function_of
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import FILL, Program, once, rows_of
 from lstm_onnx.c.recurrent import recurrent
-from lstm_onnx.c.stages import Binary, Call, Data, Pointwise, Value
+from lstm_onnx.c.stages import Addresses, Binary, Call, Data, Pointwise, Value, is_constant
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT
 
 #: Operators that move numbers without changing them.
-MOVES = {
-    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
-    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
+MOVES = (
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split",
+    "Squeeze", "Tile", "Transpose", "Unsqueeze",
+)  # fmt: skip
 
 #: Operators of which the outputs follow from sizes.
-SIZES = {"Shape", "Size"}
+SIZES = ("Shape", "Size")
 
 #: Pointwise operator -> function of `kernel.c`.
 POINTWISE = {
@@ -57,7 +57,8 @@ PARAMETERS = {
     "Clip": {"min": -math.inf, "max": math.inf},
 }
 
-#: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is false.
+#: Operator of two tensors or more -> function of `kernel.c`. Of a condition 1 is true and 0 is
+#: false.
 ARITHMETIC = {
     "Add": "sum",
     "Sub": "difference",
@@ -79,8 +80,8 @@ CONDITIONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not"
 #: Function of `kernel.c` -> that of its operands in the other order.
 SWAPPED = {"difference": "subtracted", "quotient": "divisor", "less": "greater", "greater": "less"}
 
-#: Reduction -> the operator for each number before it, the function of `kernel.c` that joins two numbers, and the
-#: operator behind it. A sum is a product with ones, a mean with its share.
+#: Reduction -> the operator for each number before it, the function of `kernel.c` that joins two
+#: numbers, and the operator behind it. A sum is a product with ones, a mean with its share.
 REDUCED: dict[str, tuple[str, str, str]] = {
     "ReduceMean": ("", "mean", ""),
     "ReduceSum": ("", "sum", ""),
@@ -95,8 +96,9 @@ REDUCED: dict[str, tuple[str, str, str]] = {
 #: Why an operator that is not the same in training is refused.
 TRAINING = "it is in training mode: export the network in evaluation mode"
 
-#: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not right in float32
-#: (that of Softplus is infinite from 88 on), or are missing; others are in `functions`.
+#: Operator of one input x -> those by which it is computed. ONNX's own definitions of these are not
+#: right in float32 (that of Softplus is infinite from 88 on), or are missing; others are in
+#: `functions`.
 EXPONENTIALS = """
     most = ReduceMax x axes
     d = Sub x most
@@ -148,7 +150,7 @@ SCALED = """
 
 
 def of_whole_numbers(kind: int) -> bool:
-    """Whether an ONNX type is of whole numbers or conditions: they are float32 in C, exact up to 2^24."""
+    """Whether an ONNX type is of whole numbers or conditions: float32 in C, exact up to 2^24."""
     return onnx.helper.tensor_dtype_to_np_dtype(kind).kind in "biu"
 
 
@@ -162,7 +164,7 @@ def _pointwise(program: Program, node: Node) -> list[Value]:
     return [program.each(Pointwise, node.inputs[0], POINTWISE[node.kind], tuple(parameters))]
 
 
-def _of_each(program: Program, kind: str, data: Data) -> Data:
+def _of_each(program: Program, kind: str, data: Addresses) -> Addresses:
     """What an operator without parameters computes, or the square."""
     if kind == "square":
         return program.joined("times", data, data)
@@ -174,8 +176,8 @@ def _power(program: Program, node: Node) -> list[Value]:
     exponent = None if isinstance(constant, Data) or constant.size != 1 else constant.item()
     if exponent not in (0.5, 1, 2, 3):
         raise node.refused(
-            "the C kernel has powers with the constant exponents 0.5, 1, 2, and 3: write others, of numbers above 0, as"
-            " Exp of the exponent times Log"
+            "the C kernel has powers with the constant exponents 0.5, 1, 2, and 3: write others, of"
+            " numbers above 0, as Exp of the exponent times Log"
         )
     if exponent == 0.5:
         return [_of_each(program, "Sqrt", data)]
@@ -192,7 +194,9 @@ def _cast(program: Program, node: Node) -> list[Value]:
     if to == kinds.BOOL:
         return [_of_two(program, node, "where_true", data, np.ones(1, np.float32))]
     if to != kinds.FLOAT and not (node.proto.input[0] in program.whole and of_whole_numbers(to)):
-        raise node.refused("the C kernel has float32 only, and whole numbers that are inputs or follow from these")
+        raise node.refused(
+            "the C kernel has float32 only, and whole numbers that are inputs or follow from these"
+        )
     return _same(program, node)
 
 
@@ -202,7 +206,9 @@ def _cast_like(program: Program, node: Node) -> list[Value]:
 
 
 def _unmoved(program: Program, node: Node) -> list[Value]:
-    raise node.refused("what says which numbers it moves must be a constant, not computed from the input")
+    raise node.refused(
+        "what says which numbers it moves must be a constant, not computed from the input"
+    )
 
 
 def _dropout(program: Program, node: Node) -> list[Value]:
@@ -214,7 +220,7 @@ def _dropout(program: Program, node: Node) -> list[Value]:
 
 def _same(program: Program, node: Node) -> list[Value]:
     """The same numbers, as another tensor: a bias that is added to it must not change the first."""
-    return [Data(program.data(node.inputs[0]).at)]
+    return [program.data(node.inputs[0]).view()]
 
 
 # Two tensors or more
@@ -225,12 +231,21 @@ def _arithmetic(program: Program, node: Node) -> list[Value]:
     for place, other in enumerate(node.inputs[1:], 1):
         if not isinstance(value, Data) and not isinstance(other, Data):
             value = program.data(value)
-        name = node.proto.input[place if isinstance(value, np.ndarray) else 0]
-        value = _of_two(program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1)
+        name = node.proto.input[place if is_constant(value) else 0]
+        value = _of_two(
+            program, node, ARITHMETIC[node.kind], value, other, used_once=program.uses[name] == 1
+        )
     return [value]
 
 
-def _of_two(program: Program, node: Node, function: str, first: Value, second: Value, used_once: bool = False) -> Data:
+def _of_two(
+    program: Program,
+    node: Node,
+    function: str,
+    first: Value,
+    second: Value,
+    used_once: bool = False,
+) -> Addresses:
     """What a function computes of two tensors of shapes that fit, of which one may be a constant.
 
     `used_once`: a constant row that is added to a product goes into its bias.
@@ -242,10 +257,11 @@ def _of_two(program: Program, node: Node, function: str, first: Value, second: V
         data = second
         constant = first
         turned = SWAPPED.get(function, function)
-    shape = np.broadcast_shapes(program.shape(first), program.shape(second))
-    if isinstance(constant, Data) or shape != data.at.shape:
-        one, other = (Data(np.broadcast_to(program.data(value).at, shape)) for value in (first, second))
-        return program.joined(function, one, other)
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    if isinstance(constant, Data) or shape != data.shape:
+        return program.joined(
+            function, _spread(program, first, shape), _spread(program, second, shape)
+        )
     whole = np.broadcast_to(node.number(constant, "one operand"), shape)
     row = _row(whole, data)
     if row is None:
@@ -255,21 +271,26 @@ def _of_two(program: Program, node: Node, function: str, first: Value, second: V
         if function == "sum" and used_once and product is data and stage.rows == rows:
             stage.bias = stage.bias + row
             return data
-    return program.each(Binary, data, program.stored(row).at[0], turned, rows, True)
+    return program.each(Binary, data, program.stored(row)[0], turned, rows, True)
+
+
+def _spread(program: Program, value: Value, shape: tuple[int, ...]) -> Addresses:
+    """A tensor, repeated where the shape is larger."""
+    return np.broadcast_to(program.data(value), shape, subok=True)
 
 
 def _where(program: Program, node: Node) -> list[Value]:
     condition, first, second = node.inputs
-    shape = np.broadcast_shapes(*map(program.shape, node.inputs))
-    at = Data(np.broadcast_to(program.data(condition).at, shape))
+    shape = np.broadcast_shapes(condition.shape, first.shape, second.shape)
+    at = _spread(program, condition, shape)
     kept = _of_two(program, node, "where_true", at, first)
     others = _of_two(program, node, "where_false", at, second)
     return [_of_two(program, node, "sum", kept, others)]
 
 
-def _row(constant: np.ndarray, data: Data) -> np.ndarray | None:
-    """What all rows of a constant have, in the order in which `data` lies; None if it repeats otherwise."""
-    flat = constant.ravel()[np.argsort(data.at, axis=None, kind="stable")]
+def _row(constant: np.ndarray, data: Addresses) -> np.ndarray | None:
+    """What all rows of a constant have, in the order of `data`; None if it repeats otherwise."""
+    flat = constant.ravel()[np.argsort(data, axis=None, kind="stable")]
     for width in (*constant.shape[-1:], *constant.shape, 1):
         if flat.size and (flat.reshape(-1, width) == flat[:width]).all():
             return flat[:width]
@@ -290,33 +311,33 @@ def _reduced(program: Program, node: Node) -> list[Value]:
         weights = np.full((k, 1), 1 / k if function == "mean" else 1.0, np.float32)
         found = program.product(rows, weights, np.zeros(1, np.float32))
     else:
-        found = Data(_halved(program, rows, function))
+        found = _halved(program, rows, function)
     if behind:
         found = _of_each(program, behind, found)
-    return [Data(found.at.reshape(shape))]
+    return [found.reshape(shape)]
 
 
-def _rows_of(node: Node, data: Data) -> tuple[np.ndarray, list[int]]:
-    """The addresses that are reduced to one number each, (numbers, k), and the shape of the result."""
+def _rows_of(node: Node, data: Addresses) -> tuple[Addresses, list[int]]:
+    """The addresses of each number of the result, (numbers, k), and the shape of the result."""
     given = node.get(1)
     axes = node.has.get("axes") if given is None else given
     if isinstance(axes, Data):
         raise node.refused("its axes must be constants")
     if axes is None or not len(axes):
-        axes = [] if node.has.get("noop_with_empty_axes") else range(data.at.ndim)
-    axes = [int(axis) % data.at.ndim for axis in axes]
-    shape = [1 if axis in axes else size for axis, size in enumerate(data.at.shape)]
+        axes = [] if node.has.get("noop_with_empty_axes") else range(data.ndim)
+    axes = [int(axis) % data.ndim for axis in axes]
+    shape = [1 if axis in axes else size for axis, size in enumerate(data.shape)]
     if not node.has.get("keepdims", 1):
         shape = [size for axis, size in enumerate(shape) if axis not in axes]
-    last = np.moveaxis(data.at, axes, range(-len(axes), 0))
+    last = np.moveaxis(data, axes, range(-len(axes), 0))
     return last.reshape(math.prod(shape), -1), shape
 
 
-def _halved(program: Program, rows: np.ndarray, function: str) -> np.ndarray:
-    """Rows of addresses reduced to one column by a function of two halves, which share a column if it is odd."""
+def _halved(program: Program, rows: Addresses, function: str) -> Addresses:
+    """Rows reduced to one column by a function of two halves, which share the middle one."""
     while rows.shape[1] > 1:
         half = -(-rows.shape[1] // 2)
-        rows = program.joined(function, Data(rows[:, :half]), Data(rows[:, -half:])).at
+        rows = program.joined(function, rows[:, :half], rows[:, -half:])
     return rows
 
 
@@ -324,15 +345,15 @@ def _running_sum(program: Program, node: Node) -> list[Value]:
     """CumSum: sums of 1, 2, 4, ... numbers, each of two of those before."""
     axis = int(node.number(node.inputs[1], "its axis").item())
     way = -1 if node.has.get("reverse") else 1
-    at = np.moveaxis(node.inputs[0].at, axis, 0)[::way]
+    at = np.moveaxis(node.inputs[0], axis, 0)[::way]
     if node.has.get("exclusive"):
         at = program.filled(np.concatenate([np.full_like(at[:1], FILL), at[:-1]]))
     width = 1
     while width < len(at):
-        sums = program.joined("sum", Data(at[width:]), Data(at[:-width]))
-        at = np.concatenate([at[:width], sums.at])
+        sums = program.joined("sum", at[width:], at[:-width])
+        at = np.concatenate([at[:width], sums]).view(Data)
         width *= 2
-    return [Data(np.moveaxis(at[::way], 0, axis))]
+    return [np.moveaxis(at[::way], 0, axis)]
 
 
 # Products
@@ -342,70 +363,57 @@ def _product(program: Program, node: Node) -> list[Value]:
     """MatMul, and Gemm with its factors and bias."""
     alpha = node.has.get("alpha", 1.0)
     beta = node.has.get("beta", 1.0)
-    first = _transposed(node.inputs[0], node.has.get("transA"))
-    second = _transposed(node.inputs[1], node.has.get("transB"))
+    first, second = node.inputs[:2]
+    if node.has.get("transA"):
+        first = first.T
+    if node.has.get("transB"):
+        second = second.T
     bias = node.get(2)
-    if isinstance(bias, np.ndarray):
+    if is_constant(bias):
         bias = np.asarray(beta * node.constant(bias, "the bias"))
     elif bias is not None and beta != 1.0:
         bias = _of_two(program, node, "times", bias, np.array(beta, np.float32))
-    if isinstance(second, np.ndarray) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
-        matrix = alpha * node.constant(second, "the second factor")
-        row = _same_for_all_rows(bias, matrix.shape[-1])
-        y = _by_matrix(program, first, matrix, row)
+    if is_constant(second) and second.ndim > 1 and math.prod(second.shape[:-2]) == 1:
+        y = _by_matrix(program, first, alpha * node.constant(second, "the second factor"))
         program.products.append((y, program.stages[-1]))
-        if row is not None:
-            return [y]
-    elif isinstance(first, np.ndarray) and first.ndim == 2 and len(program.shape(second)) > 1:
-        turned = Data(program.data(second).at.swapaxes(-1, -2))
-        y = _by_matrix(program, turned, alpha * node.constant(first, "the first factor").T, None)
-        y = Data(y.at.swapaxes(-1, -2))
+    elif is_constant(first) and first.ndim == 2 and second.ndim > 1:
+        matrix = alpha * node.constant(first, "the first factor").T
+        y = _by_matrix(program, program.data(second).swapaxes(-1, -2), matrix).swapaxes(-1, -2)
     else:
-        y = _of_data(program, program.data(first).at, program.data(second).at)
+        y = _of_data(program, program.data(first), program.data(second))
         if alpha != 1.0:
             y = _of_two(program, node, "times", y, np.array(alpha, np.float32))
-    return [y if bias is None else _of_two(program, node, "sum", y, bias)]
+    if bias is None:
+        return [y]
+    return [_of_two(program, node, "sum", y, bias, used_once=True)]
 
 
-def _transposed(value: Value, turned: Any) -> Value:
-    if not turned:
-        return value
-    return Data(value.at.T) if isinstance(value, Data) else value.T
-
-
-def _same_for_all_rows(bias: Value, columns: int) -> np.ndarray | None:
-    """The bias of all rows, if it is a constant that has one."""
-    if not isinstance(bias, np.ndarray) or bias.size not in (1, *bias.shape[-1:]):
-        return None
-    return np.broadcast_to(bias.reshape(-1), columns)
-
-
-def _by_matrix(program: Program, data: Data, matrix: np.ndarray, bias: np.ndarray | None) -> Data:
+def _by_matrix(program: Program, data: Addresses, matrix: np.ndarray) -> Addresses:
     """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
-    row = np.zeros(columns, np.float32) if bias is None else bias
-    around = np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2])
-    y = program.product(data.at.reshape(-1, k), matrix.reshape(k, columns), row)
-    return Data(y.at.reshape(*around, *data.at.shape[-2:-1], columns))
+    around = np.broadcast_shapes(data.shape[:-2], matrix.shape[:-2])
+    zero = np.zeros(columns, np.float32)
+    y = program.product(data.reshape(-1, k), matrix.reshape(k, columns), zero)
+    return y.reshape(*around, *data.shape[-2:-1], columns)
 
 
-def _of_data(program: Program, first: np.ndarray, second: np.ndarray) -> Data:
+def _of_data(program: Program, first: Addresses, second: Addresses) -> Addresses:
     """The product of two tensors, by their addresses, as `numpy.matmul` defines it."""
     a = first if first.ndim > 1 else first[None]
     b = second if second.ndim > 1 else second[:, None]
     around = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows, k = a.shape[-2:]
     columns = b.shape[-1]
-    a = np.broadcast_to(a, (*around, rows, k)).reshape(-1, rows, k)
-    b = np.broadcast_to(b, (*around, k, columns)).reshape(-1, k, columns)
+    a = np.broadcast_to(a, (*around, rows, k), subok=True).reshape(-1, rows, k)
+    b = np.broadcast_to(b, (*around, k, columns), subok=True).reshape(-1, k, columns)
     by_columns = columns == 1 or bool((np.diff(b, axis=1) == 1).all())
     x, *steps_of_x = program.lines(a)
     z, *steps_of_z = program.lines(b.swapaxes(1, 2) if by_columns else b)
-    y = program.buffer((len(a), rows, columns)).at
+    y = program.buffer((len(a), rows, columns))
     numbers = (len(a), rows, k, columns, int(by_columns), *steps_of_x, *steps_of_z)
     program.stages.append(Call(x, y.flat[0], y.size, "data_product", numbers, (z,)))
     shape = (*around, *first.shape[-2:-1], *(second.shape[-1:] if second.ndim > 1 else ()))
-    return Data(y.reshape(shape))
+    return y.reshape(shape)
 
 
 def _convolution(program: Program, node: Node) -> list[Value]:
@@ -413,28 +421,26 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     bias = node.get(2)
     bias = np.zeros(len(weights), np.float32) if bias is None else node.constant(bias, "its bias")
     kernel = weights.shape[2:]
-    at = np.moveaxis(program.data(node.inputs[0]).at, 1, -1)
+    at = np.moveaxis(program.data(node.inputs[0]), 1, -1)
     windows = _windows(node, at.shape[1:-1], kernel)
-    padded = np.pad(at, [(0, 0), *((each.before, each.after) for each in windows), (0, 0)], constant_values=FILL)
-    padded = program.filled(padded)
-    read = program.address(Data(padded)) + np.arange(padded.size).reshape(padded.shape)
-    for axis, window in enumerate(windows):
-        read = read.take(window.reads(), 2 * axis + 1)
-    last = read.ndim - 1
-    read = read.transpose(0, *range(1, last, 2), *range(2, last, 2), last)  # (batch, places, kernel, channels)
+    widths = [(0, 0), *((each.before, each.after) for each in windows), (0, 0)]
+    padded = program.filled(np.pad(at, widths, constant_values=FILL))
+    read = program.address(padded) + np.arange(padded.size).reshape(padded.shape).view(Data)
+    for axis, window in enumerate(windows, 1):  # (batch, places, kernel, channels) at last
+        read = np.moveaxis(read.take(window.reads(), axis), axis + 1, -2)
     groups = node.has.get("group", 1)
+    weights = np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
     parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
     found = []
     for part, matrix, each in zip(*parts, strict=True):
-        flat = np.moveaxis(matrix, 1, -1).reshape(len(matrix), -1)
-        found.append(program.product(part.reshape(-1, flat.shape[1]), flat.T, each).at)
+        found.append(program.product(part.reshape(-1, matrix.shape[1]), matrix.T, each))
     y = np.concatenate(found, axis=1).reshape(*read.shape[: len(kernel) + 1], len(weights))
-    return [Data(np.moveaxis(y, -1, 1))]
+    return [np.moveaxis(y, -1, 1).view(Data)]
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a window of `kernel` numbers moves along an axis of `size`, with padding before and after it."""
+    """How a window of `kernel` numbers moves along an axis of `size`, padded at both ends."""
 
     size: int
     kernel: int
@@ -464,7 +470,9 @@ def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Wi
     padding = node.has.get("auto_pad", "NOTSET")
     pads = node.has.get("pads") or (0,) * 2 * len(kernel)
     windows = []
-    for axis, (size, each, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+    for axis, (size, each, stride, dilation) in enumerate(
+        zip(sizes, kernel, strides, dilations, strict=True)
+    ):
         before = pads[axis]
         after = pads[len(kernel) + axis]
         if padding.startswith("SAME"):
@@ -479,9 +487,10 @@ def _pooled(program: Program, node: Node) -> list[Value]:
     """MaxPool and AveragePool, axis by axis."""
     if len(node.proto.output) > 1:
         raise node.refused(
-            "the C kernel has no indices of the largest numbers: remove this output, and what is computed from it"
+            "the C kernel has no indices of the largest numbers: remove this output, and what is"
+            " computed from it"
         )
-    at = node.inputs[0].at
+    at = node.inputs[0]
     is_mean = node.kind == "AveragePool"
     counts = np.ones(())
     for axis, window in enumerate(_windows(node, at.shape[2:], node.has["kernel_shape"]), 2):
@@ -489,37 +498,37 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         beyond = max(reads.max() + 1 - window.before - window.size - window.after, 0)
         widths = [(0, 0)] * at.ndim
         widths[axis] = (window.before, window.after + beyond)
-        padded = program.filled(np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf)
+        padded = program.filled(
+            np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf
+        )
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
-            at = program.joined("sum" if is_mean else "larger", Data(at), Data(padded.take(places, axis))).at
-        counts = np.multiply.outer(counts, _counted(node, window, beyond)[reads].sum(axis=1))
+            at = program.joined("sum" if is_mean else "larger", at, padded.take(places, axis))
+        counted = np.pad(
+            np.ones(window.size),
+            (window.before, window.after),
+            constant_values=node.has.get("count_include_pad", 0),
+        )
+        counts = np.multiply.outer(counts, np.pad(counted, (0, beyond))[reads].sum(axis=1))
     if not is_mean:
-        return [Data(at)]
-    return [_of_two(program, node, "times", Data(at), (1 / counts).astype(np.float32))]
-
-
-def _counted(node: Node, window: Window, beyond: int) -> np.ndarray:
-    """1 for each place of an axis that counts in a mean, and 0 for others."""
-    padding = node.has.get("count_include_pad", 0)
-    counted = np.pad(np.ones(window.size), (window.before, window.after), constant_values=padding)
-    return np.pad(counted, (0, beyond))
+        return [at]
+    return [_of_two(program, node, "times", at, (1 / counts).astype(np.float32))]
 
 
 def _lookup(program: Program, node: Node) -> list[Value]:
     """Gather of rows of a table by indices that vary."""
     table, index = node.inputs
-    axis = node.has.get("axis", 0) % len(program.shape(table))
-    at = (program.stored(table) if isinstance(table, np.ndarray) else table).at
+    axis = node.has.get("axis", 0) % table.ndim
+    at = program.stored(table) if is_constant(table) else table
     at = np.moveaxis(at, axis, 0)
     program.limit(index, len(at))
     index = program.data(index)
-    y = program.buffer((*index.at.shape, *at.shape[1:])).at
-    numbers = (index.at.size, len(at), at[0].size)
+    y = program.buffer((*index.shape, *at.shape[1:]))
+    numbers = (index.size, len(at), at[0].size)
     x = program.address(index)
-    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(Data(at)),)))
-    rank = index.at.ndim
-    return [Data(np.moveaxis(y, range(rank), range(axis, axis + rank)))]
+    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(at),)))
+    rank = index.ndim
+    return [np.moveaxis(y, range(rank), range(axis, axis + rank))]
 
 
 # Operators that are computed by others
@@ -528,7 +537,7 @@ def _lookup(program: Program, node: Node) -> list[Value]:
 def _defined(program: Program, node: Node) -> list[Value]:
     """An operator of `DEFINITIONS` with one input."""
     data = node.inputs[0]
-    rank = data.at.ndim
+    rank = data.ndim
     of_one_axis = program.opsets[""] >= 13  # of Softmax, which was of a matrix before
     axis = node.has.get("axis", -1 if of_one_axis else 1) % rank
     values: dict[str, Value] = {
@@ -542,24 +551,26 @@ def _defined(program: Program, node: Node) -> list[Value]:
     return [_by_rows(program, node, DEFINITIONS[node.kind], values)]
 
 
-def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) -> Data:
+def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) -> Addresses:
     """What a text as those of `DEFINITIONS` computes."""
     return program.expanded(node, rows_of(text, values), values, ["y"])[0]
 
 
-def _normal(program: Program, node: Node, data: Data, axes: Sequence[int]) -> Data:
+def _normal(program: Program, node: Node, data: Addresses, axes: Sequence[int]) -> Addresses:
     """Data without their mean, divided by their deviation."""
     epsilon = np.array(node.has.get("epsilon", 1e-5), np.float32)
     return _by_rows(program, node, NORMAL, {"x": data, "axes": np.array(axes), "epsilon": epsilon})
 
 
-def _scaled(program: Program, node: Node, data: Data, scale: Value, bias: Value) -> list[Value]:
+def _scaled(
+    program: Program, node: Node, data: Addresses, scale: Value, bias: Value
+) -> list[Value]:
     return [_by_rows(program, node, SCALED, {"x": data, "scale": scale, "bias": bias})]
 
 
 def _layer_normalization(program: Program, node: Node) -> list[Value]:
     data = node.inputs[0]
-    rank = data.at.ndim
+    rank = data.ndim
     axes = range(node.has.get("axis", -1) % rank, rank)
     return _scaled(program, node, _normal(program, node, data, axes), node.inputs[1], node.get(2))
 
@@ -578,29 +589,33 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
     """GroupNormalization, and InstanceNormalization, of which each channel is a group."""
     data, *given = node.inputs
     constants = [node.constant(value, "each input but the first") for value in given]
-    batch, channels = data.at.shape[:2]
+    batch, channels = data.shape[:2]
     groups = node.has.get("num_groups", channels)
-    of_groups = Data(data.at.reshape(batch, groups, -1))
-    normal = Data(_normal(program, node, of_groups, [2]).at.reshape(data.at.shape))
-    scale, bias = (_of_channels(np.repeat(value, channels // len(value)), data) for value in constants)
+    of_groups = data.reshape(batch, groups, -1)
+    normal = _normal(program, node, of_groups, [2]).reshape(data.shape)
+    scale, bias = (
+        _of_channels(np.repeat(value, channels // len(value)), data) for value in constants
+    )
     return _scaled(program, node, normal, scale, bias)
 
 
-def _of_channels(value: np.ndarray, data: Data) -> np.ndarray:
+def _of_channels(value: np.ndarray, data: Addresses) -> np.ndarray:
     """A number of each channel, in a shape that fits (batch, channels, ...)."""
-    return value.reshape(-1, *(1,) * (data.at.ndim - 2))
+    return value.reshape(-1, *(1,) * (data.ndim - 2))
 
 
 def _by_function(program: Program, node: Node) -> list[Value]:
     """An operator as ONNX itself defines it by others."""
     parts, inputs, outputs, opset = function_of(node, program.opsets[""])
-    return program.expanded(node, parts, dict(zip(inputs, node.inputs, strict=True)), outputs, opset)
+    return program.expanded(
+        node, parts, dict(zip(inputs, node.inputs, strict=True)), outputs, opset
+    )
 
 
 Handler = Callable[[Program, Node], Sequence[Value]]
 
-#: Operator -> what appends its stages and returns its outputs, where an input varies. Operators of `MOVES` are
-#: evaluated on addresses instead, if only what they move varies.
+#: Operator -> what appends its stages and returns its outputs, where an input varies. Operators of
+#: `MOVES` are evaluated on addresses instead, if only what they move varies.
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(RECURRENT, recurrent),
     "Conv": _convolution,

@@ -1,9 +1,10 @@
-"""The graph of an ONNX model as calls of the functions in `kernel.c`, at static sizes and batch size 1.
+"""The graph of an ONNX model as calls of functions in `kernel.c`, at static sizes, batch 1.
 
-Each operator has a handler in the table of `operators`. Operators that only rename axes (Transpose, Reshape, Squeeze),
-take a part (Slice, Gather, Split) or put parts together (Concat, Pad) need no code: they are evaluated on the addresses
-of the numbers, and what then does not lie in a row is copied where a call needs it so. What depends on constants only
-is evaluated beforehand. Everything else is refused by name.
+Each operator has a handler in the table of `operators`. Operators that only rename axes (Transpose,
+Reshape, Squeeze), take a part (Slice, Gather, Split) or put parts together (Concat, Pad) need no
+code: they are evaluated on the addresses of the numbers, and what then does not lie in a row is
+copied where a call needs it so. What depends on constants only is evaluated beforehand. Everything
+else is refused by name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lstm_onnx.c.node import Node
 from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, of_whole_numbers
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
-from lstm_onnx.c.stages import Data, Recurrent, Repeat, Value
+from lstm_onnx.c.stages import Addresses, Data, Recurrent, Repeat, Value
 from lstm_onnx.constants import evaluated
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import listed
@@ -37,7 +38,7 @@ def identifier(text: str) -> str:
 
 
 def parameter(letter: str, name: str, names: Sequence[str]) -> str:
-    """The parameter of a C function for one of the inputs or outputs: x or y, with its name if there are several.
+    """The parameter of an input or output: x or y, with its name if there are several.
 
     The numbers of the inputs or outputs replace names that are not different in C.
     """
@@ -50,11 +51,13 @@ def parameter(letter: str, name: str, names: Sequence[str]) -> str:
 class Reader(Program):
     """One graph with static sizes as stages; `states` are those that are carried.
 
-    A state is that of a recurrent layer, which the layer itself carries; or it is in `kept`, and is copied after each
-    call. Raises `BuildFailed` for an operator or attribute that the kernel lacks.
+    A state is that of a recurrent layer, which the layer itself carries; or it is in `kept`, and is
+    copied after each call. Raises `BuildFailed` for an operator or attribute that the kernel lacks.
     """
 
-    def __init__(self, content: bytes, states: Sequence[State], name: str, kept: Sequence[str] = ()) -> None:
+    def __init__(
+        self, content: bytes, states: Sequence[State], name: str, kept: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         model = read(content, name)
         graph = model.graph
@@ -78,7 +81,9 @@ class Reader(Program):
         self._read_all(graph.node)
         for before, after in carried.items():
             if before not in kept:
-                self._carry(before, after, self.values[firsts[before]] if before in firsts else None)
+                self._carry(
+                    before, after, self.values[firsts[before]] if before in firsts else None
+                )
         outputs = {state.output for state in states}
         self.output_names = tuple(value.name for value in graph.output if value.name not in outputs)
         #: Parameter of each output -> its base and size.
@@ -101,7 +106,9 @@ class Reader(Program):
                 return stage.rows
         return 1
 
-    def _read_inputs(self, graph: onnx.GraphProto, carried: Mapping[str, str], kept: Sequence[str]) -> None:
+    def _read_inputs(
+        self, graph: onnx.GraphProto, carried: Mapping[str, str], kept: Sequence[str]
+    ) -> None:
         given = [value for value in graph.input if value.name not in self.values]
         names = [value.name for value in given if value.name not in carried]
         for value in given:
@@ -110,7 +117,10 @@ class Reader(Program):
                 self.whole.add(value.name)
                 self.whole_inputs[value.name] = 2
             elif kind != onnx.TensorProto.FLOAT:
-                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes that and whole numbers")
+                raise BuildFailed(
+                    f"the input {value.name} is not float32:"
+                    " the C kernel takes that and whole numbers"
+                )
             sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             if value.name in kept:
                 self.values[value.name] = self._field(sizes)
@@ -121,24 +131,27 @@ class Reader(Program):
                 self.values[value.name] = self.new(base, sizes)
                 self.inputs[base] = math.prod(sizes)
 
-    def _field(self, sizes: tuple[int, ...]) -> Data:
+    def _field(self, sizes: tuple[int, ...]) -> Addresses:
         """A state in the struct, with channels side by side, as convolutions read them."""
         name = f"s{len(self.fields)}"
         self.fields[name] = math.prod(sizes)
         data = self.new(f"net->{name}", sizes)
         if len(sizes) <= 2:
             return data
-        return Data(np.moveaxis(data.at.reshape(sizes[0], *sizes[2:], sizes[1]), -1, 1))
+        return np.moveaxis(data.reshape(sizes[0], *sizes[2:], sizes[1]), -1, 1)
 
     def _read_all(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Raises `BuildFailed` that names all nodes which cannot be generated, those after them only by their kind."""
+        """Raises `BuildFailed` with all nodes that are refused, those after the first by kind."""
         unknown: dict[str, list[str]] = defaultdict(list)
         faults: list[str] = []
         lost: set[str] = set()
         for node in nodes:
-            varies = any(isinstance(self.values.get(name), Data) or name in lost for name in node.input)
-            if varies and _kind(node) not in HANDLERS:
-                unknown[_kind(node)].append(label(node))
+            kind = _kind(node)
+            varies = any(
+                isinstance(self.values.get(name), Data) or name in lost for name in node.input
+            )
+            if varies and kind not in HANDLERS:
+                unknown[kind].append(label(node))
             elif lost.isdisjoint(node.input):
                 try:
                     with any_error(BuildFailed, f"{label(node)} is not valid"):
@@ -149,15 +162,17 @@ class Reader(Program):
             lost.update(node.output)
         if unknown:
             first = []
-            for labels in unknown.values():
-                first.append(labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more")
+            for one, *more in unknown.values():
+                first.append(f"{one} and {len(more)} more" if more else one)
             faults.insert(
-                0, f"{listed(first)}: the C kernel has {', '.join(HANDLERS)}; compute the rest outside the network"
+                0,
+                f"{listed(first)}: the C kernel has {', '.join(HANDLERS)};"
+                " compute the rest outside the network",
             )
             faults += [
                 f"if the input {name} is a setting, give its value with --value {name}=N"
                 for name in self.whole_inputs
-                if self.values[name].at.size == 1
+                if self.values[name].size == 1
             ]
         if faults:
             raise BuildFailed("; ".join(faults))
@@ -182,7 +197,7 @@ class Reader(Program):
             self.whole.update(proto.output)
 
     def _is_whole(self, node: Node) -> bool:
-        """Whether the outputs are whole numbers or conditions; raises `BuildFailed` if their division is asked for."""
+        """Whether outputs are whole numbers or conditions; raises `BuildFailed` if divided."""
         names = list(node.proto.input)
         if node.kind in CONDITIONS:
             return True
@@ -194,19 +209,25 @@ class Reader(Program):
             names = names[:1]
         for name in filter(None, names):
             value = self.values[name]
-            if name not in self.whole and (isinstance(value, Data) or value.dtype.kind not in "biu"):
+            if name not in self.whole and (
+                isinstance(value, Data) or value.dtype.kind not in "biu"
+            ):
                 return False
-        if node.kind in ("Div", "ReduceMean", "AveragePool") and any(name in self.whole for name in names):
-            raise node.refused("the C kernel does not divide whole numbers: cast them to float32 before")
+        if node.kind in ("Div", "ReduceMean", "AveragePool") and any(
+            name in self.whole for name in names
+        ):
+            raise node.refused(
+                "the C kernel does not divide whole numbers: cast them to float32 before"
+            )
         return True
 
     def evaluated(self, proto: onnx.NodeProto, values: Sequence[Value]) -> list[np.ndarray]:
-        """The outputs of an operator for these inputs, of which addresses are moved as numbers are."""
-        arrays = [value.at if isinstance(value, Data) else value for value in values]
+        """The outputs of an operator for inputs of which addresses are moved as numbers are."""
+        arrays = [value.view(np.ndarray) if isinstance(value, Data) else value for value in values]
         with any_error(BuildFailed, f"{label(proto)} cannot be evaluated"):
             return evaluated(proto, dict(zip(proto.input, arrays, strict=True)), self.opsets)
 
-    def _moved(self, node: Node) -> list[Data]:
+    def _moved(self, node: Node) -> list[Addresses]:
         """The outputs of an operator that moves numbers, by their addresses."""
         fill = 0.0
         proto = node.proto
@@ -219,13 +240,13 @@ class Reader(Program):
             values = [*values[:2], np.int64(FILL), *values[3:]]
             names = [*proto.input[:2], "fill", *proto.input[3:]]
             proto = onnx.helper.make_node("Pad", names, proto.output, name=proto.name)
-        return [Data(self.filled(at, fill)) for at in self.evaluated(proto, values)]
+        return [self.filled(at, fill) for at in self.evaluated(proto, values)]
 
     def _carry(self, before: str, after: str, first: Value) -> None:
         """A state that a recurrent layer carries itself, and the constant from which it begins."""
-        ends = [self.after.get(address) for address in self.values[before].at.ravel().tolist()]
+        ends = [self.after.get(address) for address in self.values[before].ravel().tolist()]
         value = self.values[after]
-        same = isinstance(value, Data) and ends == value.at.ravel().tolist()
+        same = isinstance(value, Data) and ends == value.ravel().tolist()
         if not same or isinstance(first, Data):
             self.others.append(before)
         elif first is not None:
@@ -235,16 +256,20 @@ class Reader(Program):
         """The base that holds an output, all of it, and its size."""
         data = self.values.get(name)
         if data is None:
-            raise BuildFailed(f"the C kernel does not compute the output {name}: leave it out of the network")
+            raise BuildFailed(
+                f"the C kernel does not compute the output {name}: leave it out of the network"
+            )
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
         if name in self.whole:
-            raise BuildFailed(f"the output {name} is not float32, which is all that C code answers: cast it")
+            raise BuildFailed(
+                f"the output {name} is not float32, which is all that C code answers: cast it"
+            )
         address = self.address(data)
-        size = data.at.size
+        size = data.size
         base = address // BASE
         if (base, size) in self.outputs.values() or self.buffers.get(base) != size:
-            whole = self.buffer(data.at.shape).at.flat[0]
+            whole = self.buffer(data.shape).flat[0]
             self.copy_row(address, whole, size)
             base = whole // BASE
         return base, size
@@ -253,11 +278,11 @@ class Reader(Program):
         """Copy states, input -> output, into the struct, after all of them have been computed."""
         ends = []
         for before, after in kept.items():
-            order = np.argsort(self.values[before].at.ravel())
-            ends.append(self.copied(Data(self.data(self.values[after]).at.ravel()[order])))
+            order = np.argsort(self.values[before].ravel())
+            ends.append(self.copied(self.data(self.values[after]).ravel()[order]))
         for before, end in zip(kept, ends, strict=True):
-            at = self.values[before].at
-            self.copy_row(end, at.min(), at.size)
+            at = self.values[before]
+            self.copy_row(end, int(at.min()), at.size)
 
 
 def _kind(node: onnx.NodeProto) -> str:

@@ -10,7 +10,7 @@ from lstm_onnx.c.loops import is_unusual, looped
 from lstm_onnx.c.moves import BASE
 from lstm_onnx.c.node import Node
 from lstm_onnx.c.program import Program
-from lstm_onnx.c.stages import Data, Layer, Recurrent, Value
+from lstm_onnx.c.stages import Addresses, Data, Layer, Recurrent, Value, is_constant
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import RecurrentLayer
 
@@ -23,8 +23,8 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     w = node.constant(node.inputs[1], "W")
     r = node.constant(node.inputs[2], "R")
     if node.has.get("layout"):
-        x = Data(x.at.swapaxes(0, 1))
-    rows, batch, features = x.at.shape
+        x = x.swapaxes(0, 1)
+    rows, batch, features = x.shape
     direction = node.has.get("direction", "forward")
     layer = RecurrentLayer(node.kind, r.shape[-1], features, rows, batch, direction)
     b = node.named("B")
@@ -38,19 +38,21 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     else:
         y, *states = _layers(program, node, x, layer, arrays)
     if node.has.get("layout"):
-        return [Data(y.at.transpose(2, 0, 1, 3)), *(Data(state.at.swapaxes(0, 1)) for state in states)]
+        return [y.transpose(2, 0, 1, 3), *(state.swapaxes(0, 1) for state in states)]
     return [y, *states]
 
 
-def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) -> list[Value]:
+def _layers(
+    program: Program, node: Node, x: Addresses, layer: RecurrentLayer, arrays: dict[str, np.ndarray]
+) -> list[Value]:
     """A layer of `kernel.c` for each direction: Y and the states, with time first."""
     w, r, b = arrays.values()
     units = r.shape[-1]
     directions = layer.directions
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
-    y = program.buffer((len(x.at), directions, 1, units))
-    program.bounded.add(y.at.flat[0] // BASE)
+    y = program.buffer((len(x), directions, 1, units))
+    program.bounded.add(y.flat[0] // BASE)
     if bounded:
         program.bounded_inputs.add(node.proto.input[0])
     kind = node.kind
@@ -63,34 +65,40 @@ def _layers(program: Program, node: Node, x: Data, layer: RecurrentLayer, arrays
         program.layers.append(Layer(kind, units, w.shape[-1], weights, bounded))
         for state, found in ends.items():
             value = node.named(f"initial_{state}")
-            found.append(program.new(f"net->{state}{number}", (1, units)).at)
+            found.append(program.new(f"net->{state}{number}", (1, units)))
             if state == "h" or node.kind == "LSTM" or value is not None:
                 _begin(program, value, index, found[-1])
-        place = y.at[0, index, 0, 0]
+        place = y[0, index, 0, 0]
         reverse = index == 1 or layer.direction == "reverse"
-        program.stages.append(Recurrent(begin, place, y.at.size, len(x.at), number, directions * units, reverse))
-    return [y, *(Data(np.stack(end)) for end in ends.values())]
+        head = f"{node.kind} {layer.features} -> {units}"
+        if reverse:
+            head += " backwards"
+        width = directions * units
+        program.stages.append(Recurrent(begin, place, y.size, len(x), number, width, reverse, head))
+    return [y, *(np.stack(end).view(Data) for end in ends.values())]
 
 
 def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> None:
-    """The state from which the last layer begins, that of a direction: carried, a constant, or else copied.
+    """The state from which the last layer begins: carried, a constant, or else copied.
 
     `after` is where the state ends.
     """
     number = len(program.layers) - 1
     units = after.size
-    if isinstance(state, np.ndarray) and not state.any():
+    if is_constant(state) and not state.any():
         state = None
     if state is None and program.carries:
-        raise BuildFailed(f"layer {number + 1} begins each call from zero; its state must be carried as well")
+        raise BuildFailed(
+            f"layer {number + 1} begins each call from zero; its state must be carried as well"
+        )
     if state is None:
         return
-    if isinstance(state, np.ndarray) and not program.carries:
+    if is_constant(state) and not program.carries:
         program.begin_from(state.reshape(-1, units)[index], after.flat[0])
         return
-    begin = Data(program.data(state).at.reshape(-1, units)[index])
-    if program.bases[begin.at[0] // BASE].startswith("state "):
-        program.after.update(zip(begin.at.tolist(), after[0].tolist(), strict=True))
+    begin = program.data(state).reshape(-1, units)[index]
+    if program.bases[begin[0] // BASE].startswith("state "):
+        program.after.update(zip(begin.tolist(), after[0].tolist(), strict=True))
     else:
         program.copy_row(program.address(begin), after[0, 0], units)
         program.given.add(number)
@@ -109,9 +117,9 @@ def _faults(node: Node, layer: RecurrentLayer, arrays: dict[str, np.ndarray]) ->
             yield f"{name} has shape {array.shape}, expected {expected}"
     if layer.batch != 1:
         yield (
-            f"batch size {layer.batch}, but the C kernel computes batch size 1: give the file a symbolic batch size,"
-            " and call the code once for each sequence"
+            f"batch size {layer.batch}, but the C kernel computes batch size 1:"
+            " give the file a symbolic batch size, and call the code once for each sequence"
         )
     lengths = node.named("sequence_lens")
-    if lengths is not None and Program.shape(lengths) != (1,):
-        yield f"sequence_lens has shape {Program.shape(lengths)}, expected (1,)"
+    if lengths is not None and lengths.shape != (1,):
+        yield f"sequence_lens has shape {lengths.shape}, expected (1,)"

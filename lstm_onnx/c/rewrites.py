@@ -13,7 +13,7 @@ from lstm_trt.export.sizes import attributes
 
 
 def fold_normalizations(graph: onnx.GraphProto) -> None:
-    """Change a graph in place: a BatchNormalization after a Conv or Gemm goes into its weights and bias."""
+    """Change a graph in place: a BatchNormalization after a Conv or Gemm goes into its weights."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     made = {node.output[0]: node for node in graph.node}
     uses = Counter(value.name for value in graph.output)
@@ -52,10 +52,13 @@ def _fold(
     graph.node.remove(node)
 
 
-def fold_first_states(graph: onnx.GraphProto, carried: dict[str, str], kept: Sequence[str]) -> dict[str, str]:
-    """Change a graph in place, and `carried`: a state is carried itself, and not its difference from its first value.
+def fold_first_states(
+    graph: onnx.GraphProto, carried: dict[str, str], kept: Sequence[str]
+) -> dict[str, str]:
+    """Change a graph and `carried` in place: states themselves, not what they differ by.
 
-    Such states are those of `lstm_onnx.streamed`. Returns input -> name of the first value, of those not in `kept`.
+    Such states are those of `lstm_onnx.streamed`. Returns input -> name of the first value, of
+    those not in `kept`.
     """
     made = {name: node for node in graph.node for name in node.output}
     found = {}

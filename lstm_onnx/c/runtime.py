@@ -1,7 +1,8 @@
 """C code that is generated for the network, and compiled by the C compiler of this machine.
 
-A trial is one call of its function `run` (in the mode "stream" `step`) on host arrays that it reads and writes in
-place. Weights, states and buffers are in memory of the step (`compile.LoadedNetwork`).
+A trial is one call of its function `run` (in the mode "stream" `step`) on host arrays that it reads
+and writes in place. Weights, states and buffers are in memory of the step
+(`compile.LoadedNetwork`).
 """
 
 import os
@@ -24,8 +25,8 @@ DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
-#: In bf16 only the weights of matrices are rounded, see `weights.as_packed`; all else is float32. In int8 the products
-#: with outputs of recurrent layers are of whole numbers.
+#: In bf16 only the weights of matrices are rounded, see `weights.as_packed`; all else is float32.
+#: In int8 the products with outputs of recurrent layers are of whole numbers.
 PRECISIONS = {"cpu": ("fp32", "bf16", "int8")}
 
 NEEDS_ONNX = True
@@ -36,7 +37,7 @@ PREPARES = True
 
 
 def availability(device: str = "cpu") -> Availability:
-    """Ready if there is a C compiler; the version is that of the generated code and that of the compiler."""
+    """Ready if there is a C compiler; the version is that of the code and of the compiler."""
     try:
         return Availability(True, f"{VERSION}, {find_compiler().version}", cpu_name())
     except RuntimeUnavailable as error:
@@ -44,7 +45,7 @@ def availability(device: str = "cpu") -> Availability:
 
 
 def supports(workload: Workload, mode: str, device: str = "cpu") -> str | None:
-    """None for batch size 1; what else cannot be generated is known when the network is prepared."""
+    """None for batch size 1; what else is refused is known when the network is prepared."""
     batch = workload.axes["batch"]
     return f"the batch size must be 1, not {batch}" if batch not in (None, 1) else None
 
@@ -52,8 +53,9 @@ def supports(workload: Workload, mode: str, device: str = "cpu") -> str | None:
 def prepare(request: Request) -> PreparedStep:
     """A compiled network, after a first call.
 
-    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, or if in bf16 or
-    int8 the outputs are not those of the network with the weights as packed; `RuntimeUnavailable` without a compiler.
+    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error,
+    or if in bf16 or int8 the outputs are not those of the network with the weights as packed;
+    `RuntimeUnavailable` without a compiler.
     """
     compiler = find_compiler()
     with building(NAME, request.label):
@@ -69,13 +71,19 @@ def prepare(request: Request) -> PreparedStep:
             precision=request.options.precision,
             threads=request.options.threads,
         )
-        network = LoadedNetwork(file, compiler, request.options.cores or sorted(os.sched_getaffinity(0)))
+        network = LoadedNetwork(
+            file, compiler, request.options.cores or sorted(os.sched_getaffinity(0))
+        )
         if file.precision != "fp32":
-            from lstm_onnx.c import export as to_c  # with what evaluates, which other recordings do not load
+            # With what evaluates, which other recordings do not load.
+            from lstm_onnx.c import export as to_c
 
             answers = to_c.known_answers(file, models, request.states)
             if not answers or to_c.measured_error(file, answers) is None:
-                raise BuildFailed(f"{file.precision} cannot be compared with an evaluation in numpy here: use fp32")
+                raise BuildFailed(
+                    f"{file.precision} cannot be compared with an evaluation in numpy here:"
+                    " use fp32"
+                )
         facts = {
             "compiler": compiler.version,
             "flags": " ".join(file.compile_flags),
@@ -85,7 +93,9 @@ def prepare(request: Request) -> PreparedStep:
             "denormals": "zero during each call",
         }
         if file.precision == "int8":
-            vnni = cpuinfo_flags() & {16: {"avx512_vnni"}, 8: {"avx_vnni"}}.get(file.target.vector_length, set())
+            vnni = cpuinfo_flags() & {16: {"avx512_vnni"}, 8: {"avx_vnni"}}.get(
+                file.target.vector_length, set()
+            )
             facts["int8_products"] = "vpdpwssd" if vnni else "widened, in pairs"
         return _NetworkStep(request, began, network, facts)
 

@@ -1,4 +1,4 @@
-"""The calls of `kernel.c` that compute a network, one after another, and the numbers that they read and write."""
+"""The calls of `kernel.c` that compute a network, and the numbers that they read and write."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ import numpy as np
 from lstm_onnx.c.moves import Loop
 
 
-@dataclass(frozen=True)
-class Data:
-    """A tensor that is not a constant, as the addresses of its numbers: those of a base are consecutive."""
-
-    at: np.ndarray
+class Data(np.ndarray):
+    """A tensor that varies, as the addresses of its numbers: those of a base are consecutive."""
 
 
-#: A tensor: `Data`, or an array if it is a constant; None for an input that is left out.
+#: `Data` in annotations: numpy's methods keep the class, but its stubs do not say so.
+Addresses = np.ndarray
+
+#: A tensor: `Data`, or another array if it is a constant; None for an input that is left out.
 Value = Any
+
+
+def is_constant(value: Value) -> bool:
+    """Whether a tensor is there, and does not vary."""
+    return isinstance(value, np.ndarray) and not isinstance(value, Data)
 
 
 @dataclass
 class Layer:
-    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...).
+    """A recurrent layer; `kind` as in `kernel.c`, `weights`: W, R and both biases.
 
-    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1.
+    `bounded`: its inputs are outputs of recurrent layers, from -1 to 1. `offset`: that of its
+    packed weights, once they are.
     """
 
     kind: str
@@ -33,6 +39,7 @@ class Layer:
     features: int
     weights: tuple[np.ndarray, ...] = field(repr=False)
     bounded: bool
+    offset: int = 0
 
     @property
     def gates(self) -> int:
@@ -46,7 +53,7 @@ class Layer:
 
 @dataclass
 class Stage:
-    """One call: the addresses of the first number that it reads and writes, and how many it writes."""
+    """One call: the addresses of the first number read and written, and how many it writes."""
 
     x: int
     y: int
@@ -57,6 +64,11 @@ class Stage:
         """All addresses from which it reads on."""
         return (self.x,)
 
+    @property
+    def text(self) -> str:
+        """What it computes, for the head of the file; nothing for what is around layers."""
+        return ""
+
 
 @dataclass
 class Recurrent(Stage):
@@ -64,6 +76,11 @@ class Recurrent(Stage):
     layer: int
     width: int
     reverse: bool
+    head: str
+
+    @property
+    def text(self) -> str:
+        return self.head
 
 
 @dataclass
@@ -73,11 +90,19 @@ class Dense(Stage):
     matrix: np.ndarray  # (k, columns)
     bias: np.ndarray
 
+    @property
+    def text(self) -> str:
+        return f"dense {' -> '.join(map(str, self.matrix.shape))}"
+
 
 @dataclass
 class Pointwise(Stage):
     function: str
     parameters: tuple[float, ...]
+
+    @property
+    def text(self) -> str:
+        return self.function
 
 
 @dataclass
@@ -101,7 +126,7 @@ class Copy(Stage):
 
 @dataclass
 class Call(Stage):
-    """A function of `kernel.c` with whole numbers, the addresses that it reads, and the one to which it writes."""
+    """A function of `kernel.c` with whole numbers, addresses to read, and one to write to."""
 
     function: str
     numbers: tuple[int, ...]
@@ -114,18 +139,19 @@ class Call(Stage):
 
 @dataclass
 class Repeat(Stage):
-    """The stages up to `End` are computed for each time step t; writes `y` by rows, of which nothing is read before.
-
-    `text`: what it computes, for the head of the file.
-    """
+    """The stages up to `End` for each time step t; writes `y` by rows, none of them read before."""
 
     rows: int
-    text: str
+    head: str
+
+    @property
+    def text(self) -> str:
+        return self.head
 
 
 @dataclass
 class End(Stage):
-    """The end of `Repeat`; what it reads is needed up to here, since the next time step reads it again."""
+    """The end of `Repeat`; what it reads is needed up to here: the next time step reads it too."""
 
     needed: tuple[int, ...]
 

@@ -8,10 +8,12 @@ from lstm_onnx.c.stages import Layer
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.store import cache
 
-#: Vectors of a group of columns in a packed matrix, as in `kernel.c`: in products of many rows, and of one.
+#: Vectors of a group of columns in a packed matrix, as in `kernel.c`: in products of many rows, and
+#: of one.
 TILE, GROUP = 4, 8
 
-#: Precision -> bits of a weight in products with what a recurrent layer bounds by 1, and in all others.
+#: Precision -> bits of a weight in products with what a recurrent layer bounds by 1, and in all
+#: others.
 PRECISIONS = {"fp32": (32, 32), "bf16": (16, 16), "int8": (8, 16)}
 
 #: The whole number that stands for 1 in a product of whole numbers.
@@ -24,10 +26,12 @@ HEAD = 16
 def in_pairs(values: np.ndarray) -> np.ndarray:
     """Float32 numbers, (..., k), in words of two, (..., (k + 1) // 2), as `kernel.c` reads them.
 
-    The lower half of a word is the even number, rounded to bfloat16; the upper half is that with which the whole word,
-    read as float32, is nearest to the odd number.
+    The lower half of a word is the even number, rounded to bfloat16; the upper half is that with
+    which the whole word, read as float32, is nearest to the odd number.
     """
-    padded = np.pad(values.astype(np.float32), [(0, 0)] * (values.ndim - 1) + [(0, values.shape[-1] % 2)])
+    padded = np.pad(
+        values.astype(np.float32), [(0, 0)] * (values.ndim - 1) + [(0, values.shape[-1] % 2)]
+    )
     low = to_bfloat16(np.ascontiguousarray(padded[..., ::2])).view(np.uint32) >> 16
     odd = np.ascontiguousarray(padded[..., 1::2]).view(np.uint32).astype(np.int64)
     high = np.clip(((odd & 0x7FFFFFFF) - low + 0x8000) >> 16, 0, 0x7F7F)
@@ -35,7 +39,7 @@ def in_pairs(values: np.ndarray) -> np.ndarray:
 
 
 def in_bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of numbers as whole numbers from -127 to 127, in int8, and the scale of each row, (..., 1) in float32."""
+    """Rows as whole numbers from -127 to 127, and the scale of each row, (..., 1) in float32."""
     scales = np.abs(values).max(axis=-1, keepdims=True, initial=0) / np.float32(127)
     return np.rint(values / np.where(scales > 0, scales, 1)).astype(np.int8), scales
 
@@ -82,12 +86,13 @@ class Weights:
         return np.pad(values, [(0, -len(values) % self.length)] + [(0, 0)] * (values.ndim - 1))
 
     def gates(self, values: np.ndarray, gates: int) -> np.ndarray:
-        """(gates x units, ...) as blocks of a vector of each gate, then all gates of the remaining units."""
+        """(gates x units, ...) as blocks of a vector of each gate, then the remaining units."""
         each = values.reshape(gates, -1, *values.shape[1:])
         rest = each.shape[1] % self.length
         blocks = each[:, : each.shape[1] - rest].reshape(gates, -1, self.length, *values.shape[1:])
         whole = blocks.swapaxes(0, 1).reshape(-1, *values.shape[1:])
-        return np.concatenate([whole, self.vector(each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:]))])
+        last = each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:])
+        return np.concatenate([whole, self.vector(last)])
 
     def matrix(self, columns: np.ndarray, group: int, bounded: bool = False) -> np.ndarray:
         """(columns, k) in groups of `group` vectors of columns, in a group row after row.
@@ -95,25 +100,33 @@ class Weights:
         `bounded`: the matrix is multiplied by what a recurrent layer bounds by 1.
         """
         bits = self.bits[not bounded]
-        if bits == 8:  # a vector of words has the pairs of two rows of all its columns, then those of the next two
+        # A vector of words has pairs of two rows of all its columns, then of the next two.
+        if bits == 8:
             whole, scales = in_bytes(self.vector(columns))
-            count, whole = (whole.shape[1] + 3) // 4, np.pad(whole, ((0, 0), (0, -whole.shape[1] % 4)))
-            whole = whole.reshape(-1, self.length, count, 2, 2).transpose(0, 2, 3, 1, 4)
-            words = whole.reshape(-1, count, 4 * self.length).view(np.float32)
-            vectors = np.concatenate([scales.reshape(-1, 1, self.length) / np.float32(WHOLE), words], axis=1)
+            whole = np.pad(whole, ((0, 0), (0, -whole.shape[1] % 4)))
+            whole = whole.reshape(-1, self.length, whole.shape[1] // 4, 2, 2)
+            words = whole.transpose(0, 2, 3, 1, 4).reshape(-1, whole.shape[2], 4 * self.length)
+            heads = scales.reshape(-1, 1, self.length) / np.float32(WHOLE)
+            vectors = np.concatenate([heads, words.view(np.float32)], axis=1)
         else:
-            columns = in_pairs(columns) if bits == 16 else columns
-            vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1]).swapaxes(1, 2)
-        groups = [vectors[at : at + group].swapaxes(0, 1).ravel() for at in range(0, len(vectors), group)]
-        return np.concatenate([*groups, np.zeros(0, np.float32)])
+            if bits == 16:
+                columns = in_pairs(columns)
+            vectors = self.vector(columns).reshape(-1, self.length, columns.shape[-1])
+            vectors = vectors.swapaxes(1, 2)
+        found: list[np.ndarray] = [np.zeros(0, np.float32)]
+        for at in range(0, len(vectors), group):
+            found.append(vectors[at : at + group].swapaxes(0, 1).ravel())
+        return np.concatenate(found)
 
     def recurrent(self, rows: np.ndarray, gates: int) -> np.ndarray:
-        """(gates x units, units) in the groups of `groups` in `kernel.c`; the last one may be larger."""
+        """(gates x units, units) in the groups of `kernel.c`; the last one may be larger."""
         packed, units, size = self.gates(rows, gates), rows.shape[-1], GROUP // gates * self.length
         full = units // size - (units >= size and units % size < self.length)
         parts = [packed[: full * size * gates], packed[full * size * gates :]]
         sizes = (GROUP // gates * gates, 4 * GROUP)
-        return np.concatenate([self.matrix(part, size, True) for part, size in zip(parts, sizes, strict=True)])
+        return np.concatenate(
+            [self.matrix(part, size, True) for part, size in zip(parts, sizes, strict=True)]
+        )
 
 
 def packed(layer: Layer, weights: Weights) -> int:
@@ -126,8 +139,11 @@ def packed(layer: Layer, weights: Weights) -> int:
     if weights.row_major:
         of_h = recurrent[last:] if layer.kind == "GRU" else recurrent[:0]
         return weights.add(w, r, biases, of_h)
-    parts = [weights.matrix(weights.gates(w, layer.gates), TILE, layer.bounded), weights.gates(biases, layer.gates)]
-    parts.append(weights.recurrent(r[: first * layer.units], first))
+    parts = [
+        weights.matrix(weights.gates(w, layer.gates), TILE, layer.bounded),
+        weights.gates(biases, layer.gates),
+        weights.recurrent(r[: first * layer.units], first),
+    ]
     if layer.kind == "RESET":
         parts.append(weights.recurrent(r[last:], 1))
     parts.append(weights.gates(recurrent, layer.gates))

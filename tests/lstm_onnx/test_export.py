@@ -19,6 +19,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
 from tests.conftest import rest_is_heavy
+from tests.support.own_networks import model_of, value
 from tests.support.planted_graphs import relu
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
@@ -155,6 +156,15 @@ def test_without_a_compiler_the_error_is_unknown(tmp_path, lab):
     assert "not measured" in (tmp_path / "controller.c").read_text()
 
 
+def test_where_random_numbers_have_no_answer_the_error_is_unknown(tmp_path):
+    """The logarithm of a number below 0 is a NaN in C as in the graph: no error of the code."""
+    node = onnx.helper.make_node("Log", ["x"], ["y"])
+    model = model_of([node], [value("x", (1, 8))], [value("y", (1, 8))])
+    onnx.save(model, tmp_path / "log.onnx")
+    written = lstm_trt.export_c(lstm_trt.OnnxNetwork(tmp_path / "log.onnx"), tmp_path / "out", name="net")
+    assert written.error is None and not (tmp_path / "out" / "net_test.c").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "samples"),
     [
@@ -272,7 +282,7 @@ def test_the_files_compile_without_a_warning_and_compute(tmp_path, target, compi
     if emulator and emulator[0] == "qemu-x86_64" and platform.machine() != "x86_64":
         pytest.skip("needs a compiler for x86-64")
     shape = LstmShape(2, 20, 7)
-    _, *flags, _, _ = without_its_error(shape, tmp_path, target=target, name="net").command.split()
+    _, *flags, _, _ = without_its_error(shape, tmp_path, target=target, name="net").file.command.split()
     main = MAIN.replace("if (i % 2) net_prepare_next(&net);", "") if target == "generic" else MAIN
     (tmp_path / "main.c").write_text(main)
     command = [compiler, *flags, "-static", "-Wall", "-Wextra", "-Wpedantic", "main.c", "net.c", "-o", "main"]

@@ -169,7 +169,7 @@ def test_whole_numbers_are_refused_for_a_state_that_may_exceed_one():
     with pytest.raises(BuildFailed, match="may exceed 1: use bf16"):
         c_file(model, None, TARGETS["x86-64"], "network", precision="int8")
     states = [State("h0", "Y_h", (1, 1, 4)), State("c0", "Y_c", (1, 1, 4))]
-    assert c_file(None, model, TARGETS["x86-64"], "network", states=states, precision="int8").layers
+    assert c_file(None, model, TARGETS["x86-64"], "network", states=states, precision="int8").reader.layers
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 64])
