@@ -265,7 +265,7 @@ def test_threads_are_those_of_the_options():
         ("pytorch-basic-compiled", WORKLOADS["ptb-lm"], "training", None),
         ("tensorrt", WORKLOADS["ptb-lm"], "forward", None),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "label", None),
 )
 def test_what_is_supported(name, workload, mode, reason):
     implementation = implementations.load_implementation(name)
