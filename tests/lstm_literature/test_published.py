@@ -186,10 +186,11 @@ def test_wall_time_elapsed_time_and_throughput_agree(rows, source, configuration
 
 def test_the_while_loop_of_the_last_tables_trains_faster_than_it_runs_forward(rows):
     """Its program times the forward pass under both names."""
-    faster = {(row.source, row.device) for row in select(rows, statistic="wall", mode="training", status="ok")
-              for other in select(rows, statistic="wall", mode="forward", source=row.source, table=row.table,
-                                  implementation=row.implementation) if row.value < other.value}  # fmt: skip
-    assert faster == {(NEWEST, "cpu"), (NEWEST, "gpu")}
+    wall = {(row.source, row.table, row.device, row.implementation, row.mode): row.value
+            for row in select(rows, statistic="wall", status="ok")}  # fmt: skip
+    faster = [key for *key, mode in wall if mode == "training" and wall[*key, mode] < wall.get((*key, "forward"), 0)]
+    assert {(source, device) for source, _, device, _ in faster} == {(NEWEST, "cpu"), (NEWEST, "gpu")}
+    assert {implementation for *_, implementation in faster} == {"tensorflow-while-graph"}
 
 
 def test_doubtful_figures_are_marked_with_the_reason(rows):
@@ -297,15 +298,14 @@ def test_tuning_made_every_layer_faster(rows):
 
 
 def test_wider_text_classifiers_take_longer_once_corrected(rows):
-    def steps(rows) -> dict[str, list[float]]:
+    def grows(rows) -> dict[str, bool]:
         times = defaultdict(list)
         for row in sorted(select(rows, source="002", status="ok"), key=lambda row: row.hidden):
             times[row.implementation].append(row.value)
-        return {name: np.diff(values).tolist() for name, values in times.items()}
+        return {name: values == sorted(values) for name, values in times.items()}
 
-    assert all(min(growth) > 0 for growth in steps(rows).values()) and len(steps(rows)) == 6
-    printed = steps(map(as_printed, select(rows, source="002")))
-    assert [name for name, growth in printed.items() if min(growth) < 0] == ["mxnet"]
+    assert list(grows(rows).values()) == [True] * 6
+    assert [name for name, does in grows(map(as_printed, select(rows, source="002"))).items() if not does] == ["mxnet"]
 
 
 def test_parameters_are_those_of_the_networks(rows):
@@ -325,10 +325,8 @@ def test_the_times_behind_004s_pictures_are_of_every_run_that_it_carried_out(row
     assert len(runs) == 19
     for values in runs.values():  # no distribution has mean and median further apart than the standard deviation
         assert abs(values["mean"] - values["median"]) <= values["std"]
-    rounded = select(rows, source=TIMES, table=PICTURE)
-    assert all(row.value == int(row.value) and "rounded" in row.note for row in rounded) and len(rounded) == 12
     versions = {version for _, _, version in runs}
-    assert {row.framework_version for row in rounded} == versions == {"0.1.12_2", "0.2.0_4", "0.3.1.post2", "0.4.0"}
+    assert {row.framework_version for row in select(rows, source=TIMES, table=PICTURE)} == versions
     ctc = {version for workload, _, version in runs if workload == "speech-ctc-long"}
     assert versions - ctc == {only(rows, source="004", status="failed").framework_version}
 
