@@ -330,27 +330,30 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
     workload, asked = tiny("ptb-lm"), {}
 
     class Step:
+        load_inputs, facts = None, dict
+
         def __init__(self, name, request, built, open_context):
-            asked.update(name=name, inputs=request.inputs[INPUT], device=request.options.device)
-            asked.update(sizes=request.workload.output_shapes)
-            self.load_inputs, self.facts = None, dict
+            asked.update(name=name, request=request)
 
         def step(self):
-            asked["steps"] = asked.get("steps", 0) + 1
+            pass
 
     def build_engine(onnx, options, *, name):
-        asked.update(options=options, inputs_of_onnx=len(onnx_checks.recurrent_nodes(onnx_checks.read(onnx))))
+        asked.update(options=options, layers=len(onnx_checks.recurrent_nodes(onnx_checks.read(onnx))))
         return SimpleNamespace(information={"build_seconds": 2.5})
 
     monkeypatch.setattr(TensorRtRuntime, "availability", lambda runtime, device: Availability(True))
     monkeypatch.setattr("lstm_literature.implementations.on_tensorrt.TensorRtStep", Step)
     monkeypatch.setattr(build, "build_engine", build_engine)
     task = prepared(name, workload, device="cuda")
-    task.step()
-    assert asked["steps"] == 1 and asked["name"] == name and asked["device"] == "cuda"
-    assert asked["sizes"] == {OUTPUT: (4, 3, 13)}
-    assert asked["inputs"].shape == (4, 3) and asked["inputs"].dtype == np.int64
-    assert (asked["options"].flavour, asked["options"].precision, asked["inputs_of_onnx"]) == (name, "fp32", 2)
+    request, inputs = asked["request"], asked["request"].inputs[INPUT]
+    assert (asked["name"], request.options.device, request.workload.output_shapes) == (
+        name,
+        "cuda",
+        {OUTPUT: (4, 3, 13)},
+    )
+    assert (inputs.shape, inputs.dtype) == ((4, 3), np.int64)
+    assert (asked["options"].flavour, asked["options"].precision, asked["layers"]) == (name, "fp32", 2)
     checks.assert_costs(task, "export_s")
     assert task.costs["build_s"] == 2.5
 
