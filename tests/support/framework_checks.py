@@ -256,7 +256,9 @@ def assert_padding_has_no_influence(name: str, workload: LiteratureWorkload = TR
     task = prepared(name, workload, "training")
     task.step()
     clean, rubbish = task.loss(), batch.inputs.copy()
-    rubbish[np.arange(workload.sequence)[:, None] >= batch.lengths] = 1e3
+    padding = np.arange(workload.sequence)[:, None] >= batch.lengths
+    assert padding.any()
+    rubbish[padding] = 1e3
     task.load_inputs(replace(batch, inputs=rubbish).by_name())
     task.step()
     assert task.loss() == pytest.approx(clean, rel=1e-6)
