@@ -14,6 +14,7 @@ from lstm_literature.workloads import VARIANTS, WORKLOADS
 from tests.lstm_literature.test_sides import row
 
 PTB = WORKLOADS["ptb-lm"]
+SMALL = {"published_batch": PTB.batch, "published_sequence": PTB.sequence}
 
 
 def only(rows, **wanted):
@@ -35,36 +36,33 @@ def test_every_published_time_has_a_row():
 
 
 def test_the_best_recording_is_that_of_the_largest_scale_with_the_most_batches():
-    small = {"published_batch": PTB.batch, "published_sequence": PTB.sequence}
     name = "pytorch-fine-grained-eager"
     recorded = [
-        row(name, 0.01, PTB.scaled("1/8"), **small, n=50),
+        row(name, 0.01, PTB.scaled("1/8"), **SMALL, n=50),
         row(name, 0.7, n=5),
         row(name, 0.9, n=50),
         row(name, 0.1, n=50, threads=2),
         row(name, 5.0, mode="training"),
         row("pytorch-basic-eager", 0.2),  # not the style of the document
-        row("pytorch-fused-eager", 0.02, PTB.scaled("1/8"), **small, n=50),
+        row("pytorch-fused-eager", 0.02, PTB.scaled("1/8"), **SMALL, n=50),
         row("pytorch-fused-scripted", None),
         row("tensorflow-one-call-graph", 0.3),
         row("tensorflow-one-call-graph", 0.4, device="gpu", n=5),
     ]
-    rows, wanted = coverage(recorded), {"document": "001", "mode": "forward"}
-    item = only(rows, implementation=name, device="cpu", **wanted)
+    rows = {(item.implementation, item.device): item for item in coverage(recorded)
+            if (item.document, item.mode) == ("001", "forward")}  # fmt: skip
+    item = rows[name, "cpu"]
     assert (item.today, item.scale, item.n, item.document_n, item.reason) == (0.9, "1", 50, 50, "")
-    assert (item.published, item.printed) == (None, "empty") and item.framework_version == "9"
-    assert only(rows, implementation="pytorch-fused-eager", device="cpu", **wanted).scale == "1/8"
-    failed = only(rows, implementation="pytorch-fused-scripted", device="cpu", **wanted)
-    assert failed.today is None and failed.reason == "failed at scale 1: out of mem"
-    cudnn = only(rows, implementation="tensorflow-one-call-graph", **wanted)
-    assert (cudnn.today, cudnn.device, cudnn.device_today) == (0.4, "gpu", "gpu")  # on the published device
+    assert (item.published, item.printed, item.framework_version) == (None, "empty", "9")
+    assert rows["pytorch-fused-eager", "cpu"].scale == "1/8"
+    failed = rows["pytorch-fused-scripted", "cpu"]
+    assert (failed.today, failed.reason) == (None, "failed at scale 1: out of mem")
+    cudnn = rows["tensorflow-one-call-graph", "gpu"]  # the only device of the document
+    assert (cudnn.today, cudnn.device_today) == (0.4, "gpu")
 
 
 def test_without_a_recording_the_row_says_why(monkeypatch):
-    rows = coverage([])
-    cuda = only(rows, document="000", implementation="tensorrt")
-    assert cuda.reason == "needs an NVIDIA GPU" and cuda.system == "cuDNN"
-    beside = only(rows, document="000", system="cuDNN", implementation="pytorch-one-call-eager")
+    beside = only(coverage([]), document="000", system="cuDNN", implementation="pytorch-one-call-eager")
     words = shlex.split(beside.reason.partition(": ")[2])
     assert words[:5] == ["lstm-literature", "record", "cell", "--implementation", "pytorch-one-call-eager"]
     monkeypatch.setitem(sides.SUCCESSORS, ("000", "cudnn"), "no library takes its place")
@@ -76,36 +74,34 @@ def test_without_a_recording_the_row_says_why(monkeypatch):
     assert {item.reason for item in refused} == {"training is not supported"}
 
 
-def test_a_corrected_figure_is_shown_with_the_printed_one():
-    item = only(coverage([]), document="002", system="MXNet", published=490.2)
-    assert item.printed == "490.2 (printed 90.2)" and item.unit == "ms"
+WHILE = "tensorflow-while-graph"
 
 
-def marks_of(*recorded, **wanted) -> str:
-    return only(coverage(recorded), implementation="tensorflow-while-graph", **wanted).marks
+@pytest.mark.parametrize(
+    ("recorded", "device", "marks"),
+    [
+        (row(WHILE, 1.0, threads=12), "cpu", ""),
+        (row(WHILE, 1.0), "gpu", ""),  # the document's threads are those of its processor
+        (row(WHILE, 1.0), "cpu", "other threads"),
+        (row(WHILE, 1.0, PTB.scaled("1/8"), **SMALL, threads=12), "cpu", "scaled"),
+        (row(WHILE, 1.0, threads=12, n=3), "cpu", "few batches"),
+        (row(WHILE, 1.0, threads=12, n=4, drift=0.09), "cpu", ""),
+        (row(WHILE, 1.0, threads=12, drift=0.11), "cpu", "drift"),
+        (row(WHILE, 1.0, threads=12, drift=-0.11), "cpu", "drift"),
+        (row(WHILE, 1.0, PTB.scaled("1/8"), **SMALL, n=3, drift=1.0), "cpu", ", ".join(MARKS)),
+    ],
+)
+def test_what_differs_from_the_document_is_marked(recorded, device, marks):
+    item = only(coverage([recorded]), implementation=WHILE, document="001", mode="forward", device=device)
+    assert item.marks == marks
 
 
-def test_what_differs_from_the_document_is_marked_and_counted():
-    """One row for each difference, and one without any."""
-    name, cpu = "tensorflow-while-graph", {"document": "001", "mode": "forward", "device": "cpu"}
-    small = {"published_batch": PTB.batch, "published_sequence": PTB.sequence}
-    assert marks_of(row(name, 1.0, threads=12), **cpu) == ""
-    assert (
-        marks_of(row(name, 1.0), **cpu | {"device": "gpu"}) == ""
-    )  # the document's threads are those of its processor
-    assert marks_of(row(name, 1.0), **cpu) == "other threads"
-    assert marks_of(row(name, 1.0, PTB.scaled("1/8"), **small, threads=12), **cpu) == "scaled"
-    assert marks_of(row(name, 1.0, threads=12, n=3), **cpu) == "few batches"
-    assert marks_of(row(name, 1.0, threads=12, n=4, drift=0.09), **cpu) == ""
-    assert [marks_of(row(name, 1.0, threads=12, drift=drift), **cpu) for drift in (0.11, -0.11)] == ["drift"] * 2
-    assert marks_of(row(name, 1.0, PTB.scaled("1/8"), **small, n=3, drift=1.0), **cpu) == ", ".join(MARKS)
-    rows = coverage([row(name, 1.0, n=3), row("tensorflow-static-graph", 1.0), row("onnxruntime", None)])
-    (title,) = (line for line in str(rows).splitlines() if line.startswith("document 001"))
-    own = [item for item in rows if item.document == "001"]
-    assert sum(item.today is not None for item in own) == 4 == sum(item.document == "001" for item in own if item.n)
-    assert title == f"document 001: 4 of {len(own)} rows recorded, 3 of them marked (few batches: 2, other threads: 2)"
-    assert f"**{title}**" in rows.markdown_text()
-    assert "marked" not in str(coverage([])) and "document 001: 0 of" in str(coverage([]))
+def test_marks_are_counted():
+    rows = coverage([row(WHILE, 1.0, n=3), row("tensorflow-static-graph", 1.0), row("onnxruntime", None)])
+    number = sum(item.document == "001" for item in rows)
+    title = f"document 001: 4 of {number} rows recorded, 3 of them marked (few batches: 2, other threads: 2)"
+    assert title in str(rows).splitlines() and f"**{title}**" in rows.markdown_text()
+    assert f"document 001: 0 of {number} rows recorded\n" in str(coverage([]))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +131,6 @@ def test_a_doubtful_time_has_a_question_mark_and_the_reason_is_below_the_table()
     doubtful = [item for item in rows if item.doubt]
     assert {item.document for item in doubtful} == {"001", "001-later", "001-newest", "002"}
     assert all(item.published is not None for item in doubtful)  # nothing is doubted where nothing is printed
-    for text, start in ((str(rows), "? "), (rows.markdown_text(), "* ? ")):
-        reasons = [line for line in text.splitlines() if line.startswith(start)]
-        assert any(line.startswith(f"{start}Torch7, training: the clock is CPU time") for line in reasons)
-        assert len(reasons) == len({(item.document, item.system, item.mode, item.doubt) for item in doubtful})
-    torch7 = [line for line in rows.markdown_text().splitlines() if "| Torch7 |" in line]
-    assert len(torch7) == 1 and "| 74.2 ? |" in torch7[0]
+    reasons = [line for line in str(rows).splitlines() if line.startswith("? ")]
+    assert any(line.startswith("? Torch7, training: the clock is CPU time") for line in reasons)
+    assert len(reasons) == len({(item.document, item.system, item.mode, item.doubt) for item in doubtful})

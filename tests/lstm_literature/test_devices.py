@@ -7,20 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from lstm_literature import implementations, states
-from lstm_literature.data import make_batch, make_weights
 from lstm_literature.implementations import on_tensorflow
 from lstm_literature.workloads import VARIANTS, WORKLOADS
-from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.machine import gpu as machine_gpu
 from lstm_trt.runtimes import onnxruntime
-from lstm_trt.runtimes.base import Availability, Request
+from lstm_trt.runtimes.base import Availability
+from tests.support.framework_checks import prepared
 
 CELL = WORKLOADS["cell"].scaled("1/64")
-
-
-def request(device: str) -> Request:
-    return Request(CELL, Options(device=device), make_batch(CELL, 1).by_name(), make_weights(CELL, 1))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,7 @@ def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
     if reason:
         assert reason in state.reason and state.remedy
         with pytest.raises(RuntimeUnavailable, match=reason):
-            implementation.prepare(request("cuda"))
+            prepared(implementation, CELL, device="cuda")
 
 
 def test_onnx_runtime_on_cuda_loads_its_libraries_before_the_session(monkeypatch):
@@ -58,7 +53,7 @@ def test_onnx_runtime_on_cuda_loads_its_libraries_before_the_session(monkeypatch
     monkeypatch.setattr(onnxruntime, "bound_session", session)
     implementation = implementations.load_implementation("onnxruntime")
     assert implementation.DEVICES == ("cpu", "cuda")
-    step = implementation.prepare(request("cuda"))
+    step = prepared(implementation, CELL, device="cuda")
     assert done == ["cuda", ("cuda", True)] and "export_s" in step.costs
 
 

@@ -54,9 +54,8 @@ def test_it_is_drawn(given):
     name, _ = given
     title = title_of(name, "")
     assert title == implementations.load_implementation(name).TITLE
-    side = Side(
-        "today", "a CPU", "batch 1", (SideEntry(name, title, 0.5, "ok"), SideEntry("onnxruntime", "ONNX", 1.0, "ok"))
-    )
+    entries = (SideEntry(name, title, 0.5, "ok"), SideEntry("onnxruntime", "ONNX", 1.0, "ok"))
+    side = Side("today", "a CPU", "batch 1", entries)
     labels = [label.get_text() for ax in bars([side], "A title").axes for label in ax.get_yticklabels()]
     assert title in labels
     over_size({}, {1: side, 2: side}, "layers", "A title")

@@ -37,96 +37,6 @@ TITAN, V100 = (f"baidu-research/DeepBench da81ba7 (results/{name}.xlsx)"
                for name in ("inference/server/DeepBench_NV_TitanXp", "train/DeepBench_NV_V100"))  # fmt: skip
 PICTURE = "1x320-LSTM_cross-entropy_100.png"
 
-#: (source, table, statistic) -> cells with a figure, cells without, sum of the figures in the table's own unit.
-TABLES = {
-    ("000", "cell", "time"): (2, 0, 1.0722),
-    ("000", "layer", "time"): (8, 19, 61.3490),
-    ("000", "layer", "mean"): (25, 2, 135.6850),
-    ("000", "layer", "std"): (25, 0, 9.1953),
-    ("000", "layer", "schedule"): (25, 2, 18676.1790),
-    ("000", "layer", "tuning"): (25, 2, 7681.0480),
-    ("000", "layer", "build"): (25, 2, 15106.5870),
-    ("000", "stack", "mean"): (11, 0, 306.4036),
-    ("000", "stack", "median"): (11, 0, 305.4891),
-    ("000", "stack", "max"): (11, 0, 342.4988),
-    ("000", "stack", "min"): (11, 0, 304.1501),
-    ("000", "stack", "std"): (11, 0, 5.7148),
-    ("000", "stack summary", "mean"): (1, 0, 1.0292),
-    ("000", "stack summary", "median"): (1, 0, 0.9687),
-    ("000", "stack summary", "max"): (1, 0, 1.1352),
-    ("000", "stack summary", "min"): (1, 0, 0.9444),
-    ("000", "stack summary", "std"): (1, 0, 0.0813),
-    ("001", "fine-grained operators CPU", "wall"): (6, 4, 10.64837),
-    ("001", "fine-grained operators CPU", "elapsed"): (6, 4, 532.4177),
-    ("001", "fine-grained operators CPU", "sequences_per_s"): (6, 4, 775.8140),
-    ("001", "fine-grained operators GPU", "wall"): (6, 4, 8.0329),
-    ("001", "fine-grained operators GPU", "elapsed"): (6, 4, 401.6429),
-    ("001", "fine-grained operators GPU", "sequences_per_s"): (6, 4, 8287.2939),
-    ("001", "static CPU", "wall"): (4, 4, 6.4851),
-    ("001", "static CPU", "elapsed"): (4, 4, 324.2618),
-    ("001", "static CPU", "sequences_per_s"): (4, 4, 446.0428),
-    ("001", "static GPU", "wall"): (4, 4, 4.6115),
-    ("001", "static GPU", "elapsed"): (4, 4, 230.5762),
-    ("001", "static GPU", "sequences_per_s"): (4, 4, 5793.2338),
-    ("001", "cuDNN", "wall"): (4, 2, 0.8593),
-    ("001", "cuDNN", "elapsed"): (4, 2, 42.9690),
-    ("001", "cuDNN", "sequences_per_s"): (4, 2, 9369.5711),
-    ("002", "framework x hidden size", "mean"): (23, 7, 4656.4),
-    ("004", "results", "parameters"): (4, 0, 18244480),
-    ("004", "remarks", "mean"): (0, 1, 0),
-    (A100, "STAC-ML Markets (Inference) 2023", "p99"): (3, 0, 743.7),
-    (FPGA, "STAC-ML Markets (Inference) 2023", "p99"): (3, 0, 42.96),
-    (A100, "STAC-ML Markets (Inference) 2023", "max_over_median"): (1, 0, 2.3),
-    (GH200, "STAC-ML Markets (Inference) 2026", "p99_low"): (1, 0, 4.61),
-    (GH200, "STAC-ML Markets (Inference) 2026", "p99_high"): (1, 0, 4.70),
-    (RTNEURAL, "lstm layer", "time_per_step"): (4, 0, 4.5781),
-    (VOLLO, "ladder", "mean"): (4, 0, 13.4),
-    (VOLLO, "ladder", "p99"): (4, 0, 14.0),
-    (FLASHRNN, "H100", "time"): (3, 0, 25.28),
-    (FLASHRNN, "H100", "time_per_step"): (1, 0, 1.96),
-    (TITAN, "LSTM", "time"): (1, 0, 1.258),
-    (V100, "LSTM", "time"): (1, 0, 0.441),
-    (LATER, "fine-grained operators CPU", "wall"): (10, 0, 12.5716),
-    (LATER, "fine-grained operators CPU", "elapsed"): (10, 0, 628.5742),
-    (LATER, "fine-grained operators CPU", "sequences_per_s"): (10, 0, 2734.5204),
-    (LATER, "fine-grained operators GPU", "wall"): (10, 0, 8.0771),
-    (LATER, "fine-grained operators GPU", "elapsed"): (10, 0, 403.8528),
-    (LATER, "fine-grained operators GPU", "sequences_per_s"): (10, 0, 18084.3693),
-    (LATER, "static CPU", "wall"): (8, 0, 8.9758),
-    (LATER, "static CPU", "elapsed"): (8, 0, 448.7918),
-    (LATER, "static CPU", "sequences_per_s"): (8, 0, 2083.6770),
-    (LATER, "static GPU", "wall"): (8, 0, 4.7507),
-    (LATER, "static GPU", "elapsed"): (8, 0, 237.5377),
-    (LATER, "static GPU", "sequences_per_s"): (8, 0, 16767.7341),
-    (LATER, "cuDNN", "wall"): (6, 0, 0.7667),
-    (LATER, "cuDNN", "elapsed"): (6, 0, 38.3283),
-    (LATER, "cuDNN", "sequences_per_s"): (6, 0, 30111.2673),
-    (NEWEST, "fine-grained operators CPU", "wall"): (10, 0, 5.7532),
-    (NEWEST, "fine-grained operators CPU", "elapsed"): (10, 0, 287.6692),
-    (NEWEST, "fine-grained operators CPU", "sequences_per_s"): (10, 0, 3686.4443),
-    (NEWEST, "fine-grained operators GPU", "wall"): (10, 0, 1.4608),
-    (NEWEST, "fine-grained operators GPU", "elapsed"): (10, 0, 73.0360),
-    (NEWEST, "fine-grained operators GPU", "sequences_per_s"): (10, 0, 22000.8147),
-    (NEWEST, "static CPU", "wall"): (8, 0, 4.5754),
-    (NEWEST, "static CPU", "elapsed"): (8, 0, 228.7741),
-    (NEWEST, "static CPU", "sequences_per_s"): (8, 0, 2584.1695),
-    (NEWEST, "static GPU", "wall"): (8, 0, 0.7350),
-    (NEWEST, "static GPU", "elapsed"): (8, 0, 36.7493),
-    (NEWEST, "static GPU", "sequences_per_s"): (8, 0, 32781.0655),
-    (NEWEST, "cuDNN", "wall"): (6, 0, 0.1640),
-    (NEWEST, "cuDNN", "elapsed"): (6, 0, 8.1982),
-    (NEWEST, "cuDNN", "sequences_per_s"): (6, 0, 44632.5349),
-    (EARLIER, "static CPU", "elapsed"): (1, 0, 80.9534),
-    (EARLIER, "static CPU", "sequences_per_s"): (1, 0, 79.0579),
-    (TIMES, "results.csv", "mean"): (19, 0, 9633.232),
-    (TIMES, "results.csv", "std"): (19, 0, 114.660),
-    (TIMES, "results.csv", "median"): (19, 0, 9619.829),
-    (TIMES, PICTURE, "mean"): (12, 0, 316),
-    (A100_TIMES, "results.csv", "mean"): (1657, 23, 6.318619886),
-    (A100_TIMES, "results-bs1.csv", "mean"): (168, 0, 0.580897418),
-    (GROQ, "groq_vs_a100.csv", "projection"): (168, 0, 0.0351986),
-}
-
 #: Valid values of these columns; "no figure" is a printed dash, "empty" an empty cell.
 KEYWORDS = {
     "statistic": (
@@ -141,35 +51,26 @@ KEYWORDS = {
 
 COLUMNS = tuple(published.read_document("000").columns.drop(["seconds", *published.OPTIONAL]))
 
-#: SHA-256 of what each cell is and holds, taken when every cell was compared with its document.
-#: It finds two figures that changed places, which no sum does. After a wanted change, compare again.
+#: SHA-256 of all rows of a table without their texts (`note`, `doubt`), taken when every cell was compared with its
+#: document. After a wanted change, compare again.
 DIGESTS = {
-    "000": "bb4ce7bf2ed81f9c",
-    "001": "1aa1d97e28841916",
-    "001-later": "41fc82cd5183b8ae",
-    "001-newest": "f878ebf8a29a0729",
-    "002": "7f3b12b04d348765",
-    "003-times": "783c8d233a439503",
-    "003-projection": "f80baf0c048c610b",
-    "004": "541cf04610b1bf57",
-    "004-times": "78008c018086f2eb",
-    "further": "240620b6988c97cb",
+    "000": "d7ffb171e082b9e3",
+    "001": "b80588e3feecb5a0",
+    "001-later": "7a0d80716dc2d595",
+    "001-newest": "9de56cfbc6d9fe8c",
+    "002": "cdbce9d9afc9526e",
+    "003-times": "52578c43153ea7b8",
+    "003-projection": "c60b20ed1582f7d8",
+    "004": "c3eef7b8b0951156",
+    "004-times": "43d621ef2b0b826d",
+    "further": "b921b6fb6a5f3065",
 }
 
 #: Read in the documents, by hand: value as carried, and what names the row.
 SPOTS = [
     (0.8607, dict(source="000", workload="cell", implementation="tvm", unit="ms")),
-    (0.2115, dict(source="000", workload="cell", implementation="cudnn", unit="ms")),
     (0.4493, dict(workload="layer", batch=32, sequence=8, hidden=32, implementation="tvm-untuned", unit="ms")),
     (0.182, dict(workload="layer", batch=32, sequence=8, features=32, statistic="mean", unit="ms")),
-    (0.001, dict(workload="layer", batch=32, sequence=8, features=32, statistic="std", unit="ms")),
-    (18.512, dict(workload="layer", batch=32, sequence=8, features=32, statistic="schedule", unit="s")),
-    (259.080, dict(workload="layer", batch=32, sequence=8, features=32, statistic="tuning", unit="s")),
-    (11.191, dict(workload="layer", batch=32, sequence=8, features=32, statistic="build", unit="s")),
-    (16.0620, dict(workload="layer", shape="layers 1 hidden 128 input 128 sequence 128 batch 128", statistic="time")),
-    (10.202, dict(workload="layer", shape="layers 2 hidden 128 input 128 sequence 128 batch 128(2)", statistic="mean")),
-    (642.105, dict(workload="layer", batch=1024, statistic="build")),
-    (2.9105, dict(table="stack", layers=1, statistic="median")),
     (59.7667, dict(table="stack", layers=20, statistic="max")),
     (0.9444, dict(table="stack summary", batch=32, sequence=32, hidden=32, statistic="min")),
     (0.5243, dict(source="001", table="fine-grained operators CPU", mode="forward",
@@ -181,42 +82,25 @@ SPOTS = [
     (1.6069, dict(source="001", table="cuDNN", mode="training", implementation="tensorflow-one-call-graph",
                   statistic="elapsed")),
     (27.1, dict(source="002", implementation="theano", hidden=128, unit="ms")),
-    (204.3, dict(source="002", implementation="torch7", hidden=1024, unit="ms")),
     (443.3, dict(source="002", implementation="keras-tensorflow", hidden=1024, unit="ms")),
     (640, dict(source=A100, workload="stac-ml-lstm-c", hardware="A100", statistic="p99", unit="us")),
     (4.4, dict(source=VOLLO, layers=3, hidden=480, statistic="p99", unit="us")),
     (0.441, dict(source=V100, hardware="V100", batch=16, precision="fp16", unit="ms")),
     (1.5050, dict(source=LATER, table="fine-grained operators CPU", mode="forward",
                   implementation="tensorflow-fine-grained-eager", statistic="wall")),
-    (1.4866, dict(source=LATER, table="fine-grained operators CPU", mode="training",
-                  implementation="pytorch-fine-grained-scripted", statistic="wall")),
-    (9.2919, dict(source=LATER, table="fine-grained operators GPU", mode="training",
-                  implementation="tensorflow-while-graph", statistic="elapsed")),
-    (596.9736, dict(source=LATER, table="static CPU", mode="forward", implementation="pytorch-fused-eager",
-                    unit="sequences/s")),
     (0.0707, dict(source=LATER, table="static GPU", mode="training", implementation="tensorflow-static-graph",
                   statistic="wall")),
     (0.0085, dict(source=LATER, table="cuDNN", mode="forward", implementation="pytorch-one-call-eager",
                   statistic="wall")),
     (0.1850, dict(source=NEWEST, table="fine-grained operators CPU", mode="training",
                   implementation="tensorflow-while-graph", statistic="wall")),
-    (22.8402, dict(source=NEWEST, table="fine-grained operators CPU", mode="training",
-                   implementation="pytorch-fine-grained-scripted", statistic="elapsed")),
     (805.9623, dict(source=NEWEST, table="static GPU", mode="training", implementation="pytorch-fused-eager",
                     unit="sequences/s")),
-    (0.0203, dict(source=NEWEST, table="cuDNN", mode="forward", implementation="tensorflow-one-call-eager",
-                  statistic="wall")),
     (145.518, dict(source=TIMES, workload="speech-ce-long", implementation="pytorch-one-call-eager",
                    framework_version="0.1.12_2", statistic="mean")),
-    (17.952, dict(source=TIMES, workload="speech-ce-long", implementation="pytorch-basic-eager",
-                  framework_version="0.2.0_4", statistic="std")),
     (2503.651, dict(source=TIMES, workload="speech-ctc-long", framework_version="0.2.0_4", statistic="median")),
-    (534.473, dict(source=TIMES, workload="speech-bidirectional-ce-long", framework_version="0.4.0",
-                   statistic="mean")),
     (63, dict(source=TIMES, workload="speech-ce-short", implementation="pytorch-basic-eager",
               framework_version="0.2.0_4")),
-    (19, dict(source=TIMES, workload="speech-ce-short", implementation="pytorch-fused-eager",
-              framework_version="0.3.1.post2")),
     (0.00108962, dict(table="results.csv", layers=1, sequence=128, hidden=100, batch=2, unit="s")),
     (0.00577095, dict(table="results-bs1.csv", layers=4, sequence=128, hidden=256, unit="s")),
     (5.86e-4, dict(source=GROQ, layers=4, sequence=256, hidden=300, unit="s")),
@@ -251,26 +135,14 @@ def as_printed(row):
     return row._replace(value=float(row.published_value)) if row.corrected else row
 
 
-def digest(rows) -> str:
-    sizes = [[getattr(row, size) for size in published.SIZES] for row in rows]
-    cells = [(*key(row), *size, row.value, row.unit, row.status) for row, size in zip(rows, sizes, strict=True)]
-    return hashlib.sha256("\n".join(sorted(map(repr, cells))).encode()).hexdigest()[:16]
-
-
-def test_every_table_has_all_its_cells(rows):
-    cells = defaultdict(list)
-    for row in rows:
-        cells[row.source, row.table, row.statistic].append(row.value)
-    assert cells.keys() == TABLES.keys()
-    for name, (figures, without, total) in TABLES.items():
-        values = [value for value in cells[name] if value is not None]
-        assert (len(values), len(cells[name]) - len(values)) == (figures, without), name
-        assert sum(values) == pytest.approx(total, abs=1e-6), name
-
-
 @pytest.mark.parametrize("document", DIGESTS)
 def test_no_figure_changed(document):
-    assert digest(list(published.read_document(document).itertuples())) == DIGESTS[document]
+    rows = published.read_document(document).drop(columns=["note", "doubt"]).itertuples(index=False, name=None)
+    assert hashlib.sha256("\n".join(sorted(map(repr, rows))).encode()).hexdigest()[:16] == DIGESTS[document]
+
+
+def test_each_document_has_a_digest():
+    assert DIGESTS.keys() == published.DOCUMENTS.keys()
 
 
 @pytest.mark.parametrize(("value", "columns"), SPOTS)
@@ -314,14 +186,11 @@ def test_wall_time_elapsed_time_and_throughput_agree(rows, source, configuration
 
 def test_the_while_loop_of_the_last_tables_trains_faster_than_it_runs_forward(rows):
     """Its program times the forward pass under both names."""
-    loop = {(row.device, row.mode): row.value for row in
-            select(rows, source=NEWEST, implementation="tensorflow-while-graph", statistic="elapsed")}  # fmt: skip
-    assert loop == {("cpu", "forward"): 9.4304, ("cpu", "training"): 9.2524,
-                    ("gpu", "forward"): 3.5285, ("gpu", "training"): 3.2195}  # fmt: skip
-    faster = {(row.source, row.device) for row in select(rows, statistic="wall", mode="training", status="ok")
-              for other in select(rows, statistic="wall", mode="forward", source=row.source, table=row.table,
-                                  implementation=row.implementation) if row.value < other.value}  # fmt: skip
-    assert faster == {(NEWEST, "cpu"), (NEWEST, "gpu")}
+    wall = {(row.source, row.table, row.device, row.implementation, row.mode): row.value
+            for row in select(rows, statistic="wall", status="ok")}  # fmt: skip
+    faster = [key for *key, mode in wall if mode == "training" and wall[*key, mode] < wall.get((*key, "forward"), 0)]
+    assert {(source, device) for source, _, device, _ in faster} == {(NEWEST, "cpu"), (NEWEST, "gpu")}
+    assert {implementation for *_, implementation in faster} == {"tensorflow-while-graph"}
 
 
 def test_doubtful_figures_are_marked_with_the_reason(rows):
@@ -359,29 +228,14 @@ def test_the_printed_figures_of_the_corrected_rows_do_not_agree(rows):
 FINE_EAGER = "tensorflow-fine-grained-eager"
 
 
-def test_the_later_revision_exchanged_two_columns_and_kept_one_old_figure(rows):
-    for device in ("CPU", "GPU"):
-        triple = triples(rows, LATER)[f"fine-grained operators {device}", "forward", FINE_EAGER]
-        elapsed, rate = triple["elapsed"], triple["sequences_per_s"]
-        assert (float(elapsed.published_value), float(rate.published_value)) == (rate.value, elapsed.value)
-        assert round(elapsed.value / 50, 4) == triple["wall"].value
-    key = ("fine-grained operators CPU", "forward", "tensorflow-fine-grained-graph")
-    assert float(triples(rows, LATER)[key]["elapsed"].published_value) == triples(rows)[key]["elapsed"].value
-
-
-def test_an_earlier_revision_confirms_a_correction(rows):
+def test_other_revisions_confirm_corrections(rows):
+    """The later one kept one old figure; the earlier one has the figures that are correct."""
+    kept = ("fine-grained operators CPU", "forward", "tensorflow-fine-grained-graph")
+    assert float(triples(rows, LATER)[kept]["elapsed"].published_value) == triples(rows)[kept]["elapsed"].value
     elapsed, rate = (only(rows, source=EARLIER, statistic=name) for name in ("elapsed", "sequences_per_s"))
     corrected = triples(rows)[elapsed.table, elapsed.mode, elapsed.implementation]
     assert round(elapsed.value / 50, 4) == round(128 / rate.value, 4) == corrected["wall"].value
     assert elapsed.value == pytest.approx(corrected["elapsed"].value, abs=50 * 0.5e-4)  # of a rounded wall time
-
-
-def test_the_wall_time_of_the_while_loop_is_the_figure_that_two_others_contradict(rows):
-    (wall,) = (row for row in select(rows, source="001", statistic="wall") if row.corrected)
-    triple = triples(rows)[wall.table, wall.mode, wall.implementation]
-    assert (wall.implementation, wall.published_value) == ("tensorflow-while-graph", "0.9210")
-    assert (triple["elapsed"].value, triple["sequences_per_s"].value) == (46.4985, 137.6386)
-    assert wall.value == round(46.4985 / 50, 5) == pytest.approx(128 / 137.6386, rel=3e-6)
 
 
 def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
@@ -407,8 +261,7 @@ def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
         (LATER, fine_gpu, FINE_EAGER, "sequences_per_s"): ("80.5460", 79.4576),
         (LATER, loop, "tensorflow-fine-grained-graph", "elapsed"): ("32.2603", round(6400 / 476.3282, 4)),
     }
-    assert {name: text for name, (text, _) in found.items()} == {name: text for name, (text, _) in expected.items()}
-    assert [name for name in found if found[name][1] != pytest.approx(expected[name][1], rel=1e-12)] == []
+    assert found == {name: (text, pytest.approx(value, rel=1e-12)) for name, (text, value) in expected.items()}
     assert all(row.note for row in rows if row.corrected)
 
 
@@ -424,8 +277,6 @@ def test_the_stack_is_linear_in_depth(rows):
     residual = mean_ms - (slope * depth + intercept)
     assert 1 - residual.var() / mean_ms.var() > 0.9999
     assert 2.70 < slope < 2.80 and abs(intercept) < 0.3
-    per_layer = [float(f"{value:.2f}") for value in mean_ms / depth]
-    assert (min(per_layer), max(per_layer)) == (2.74, 2.98)
 
 
 def test_statistics_of_one_configuration_are_in_order(rows):
@@ -444,20 +295,17 @@ def test_tuning_made_every_layer_faster(rows):
     tuned = {row.shape: row.value for row in select(rows, implementation="tvm-tuned", statistic="mean", status="ok")}
     assert len(untuned) == 8 and len(tuned) == 25
     assert all(tuned[shape] < untuned[shape] for shape in untuned)
-    small = [shape for shape in untuned if "sequence 8 " in shape]
-    assert [f"{untuned[shape] / tuned[shape]:.2f}" for shape in small] == ["2.47", "2.70", "2.47"]
 
 
 def test_wider_text_classifiers_take_longer_once_corrected(rows):
-    def steps(rows) -> dict[str, list[float]]:
+    def grows(rows) -> dict[str, bool]:
         times = defaultdict(list)
         for row in sorted(select(rows, source="002", status="ok"), key=lambda row: row.hidden):
             times[row.implementation].append(row.value)
-        return {name: np.diff(values).tolist() for name, values in times.items()}
+        return {name: values == sorted(values) for name, values in times.items()}
 
-    assert all(min(growth) > 0 for growth in steps(rows).values()) and len(steps(rows)) == 6
-    printed = steps(map(as_printed, select(rows, source="002")))
-    assert [name for name, growth in printed.items() if min(growth) < 0] == ["mxnet"]
+    assert list(grows(rows).values()) == [True] * 6
+    assert [name for name, does in grows(map(as_printed, select(rows, source="002"))).items() if not does] == ["mxnet"]
 
 
 def test_parameters_are_those_of_the_networks(rows):
@@ -477,10 +325,8 @@ def test_the_times_behind_004s_pictures_are_of_every_run_that_it_carried_out(row
     assert len(runs) == 19
     for values in runs.values():  # no distribution has mean and median further apart than the standard deviation
         assert abs(values["mean"] - values["median"]) <= values["std"]
-    rounded = select(rows, source=TIMES, table=PICTURE)
-    assert all(row.value == int(row.value) and "rounded" in row.note for row in rounded) and len(rounded) == 12
     versions = {version for _, _, version in runs}
-    assert {row.framework_version for row in rounded} == versions == {"0.1.12_2", "0.2.0_4", "0.3.1.post2", "0.4.0"}
+    assert {row.framework_version for row in select(rows, source=TIMES, table=PICTURE)} == versions
     ctc = {version for workload, _, version in runs if workload == "speech-ctc-long"}
     assert versions - ctc == {only(rows, source="004", status="failed").framework_version}
 
@@ -506,13 +352,6 @@ def test_failures_dashes_and_empty_cells_are_distinguished(rows):
         (A100_TIMES, "empty", ""): 23,
         ("004", "failed", "not carried out"): 1,
     }
-    assert Counter(row.hidden for row in select(rows, source="002", status="failed")) == {1024: 2, 2048: 5}
-    assert {row.published_value for row in rows if row.status == "no figure"} == {"-"}
-    assert {row.published_value for row in rows if row.status == "empty"} == {""}
-    assert all(row.published_value for row in rows if row.status == "failed")
-    assert only(rows, workload="layer", features=1024, statistic="mean").published_value == "[1]"
-    assert only(rows, workload="layer", sequence=512, statistic="schedule").published_value == "stack overflow"
-    assert {row.framework for row in select(rows, source="001", status="empty")} == {"PyTorch"}
 
 
 # Names of this package

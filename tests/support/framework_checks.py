@@ -7,17 +7,22 @@ that have one.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from operator import methodcaller
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lstm_literature import implementations
 from lstm_literature.data import Batch, make_batch, make_weights, weight_shapes
+from lstm_literature.implementations import FrameworkStep, Implementation
+from lstm_literature.metrics import COSTS
 from lstm_literature.workloads import WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RunFailed, UsageError
@@ -33,7 +38,7 @@ def tiny(name: str, **sizes: object) -> LiteratureWorkload:
     chosen["layers"] = min(full.layers, 2)
     if full.vocabulary:
         chosen["vocabulary"] = 13
-    if name == "ptb-lm":
+    if (full.outputs or 0) > 1000:
         chosen["outputs"] = 13
     if full.loss == "ctc":
         chosen |= {"lengths": (3, 4), "labels": 2, "outputs": 6, "layers": 1}
@@ -137,11 +142,18 @@ def trained(workload: LiteratureWorkload, one_bias: bool) -> tuple[list[float], 
     return losses, {name: reference.parameters[name].detach().numpy() - weights[name] for name in weights}
 
 
-def prepared(name: str, workload: LiteratureWorkload, mode: str, weights: dict | None = None):
+def prepared(
+    implementation: str | Implementation,
+    workload: LiteratureWorkload,
+    mode: str = "forward",
+    weights: dict | None = None,
+    **options: object,
+):
+    """The step of an implementation, or of that with this name, for the batch and by default the weights of `given`."""
+    if isinstance(implementation, str):
+        implementation = implementations.load_implementation(implementation)
     own, batch = given(workload)
-    return implementations.load_implementation(name).prepare(
-        Request(workload, Options(), batch.by_name(), weights or own, mode=mode)
-    )
+    return implementation.prepare(Request(workload, Options(**options), batch.by_name(), weights or own, mode=mode))
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -162,11 +174,16 @@ def reference_outputs(
     return Reference(workload, weights or own).outputs(batch or own_batch).detach().numpy()
 
 
-def assert_outputs_agree(name: str, workload: LiteratureWorkload) -> None:
-    """Outputs agree with PyTorch's, also for other inputs; a returned array does not change later."""
-    task = prepared(name, workload, "forward")
-    with pytest.raises(RunFailed):
-        task.outputs()["outputs"]
+def assert_outputs_agree(implementation: str | Implementation, workload: LiteratureWorkload) -> dict:
+    """Outputs agree with PyTorch's, also for other inputs; a returned array does not change later; returns the facts.
+
+    With random weights that holds only if each gate, bias and direction is where PyTorch has it: `test_pytorch` shows
+    that the outputs of the reference change with each of them.
+    """
+    task = prepared(implementation, workload)
+    if isinstance(task, FrameworkStep):
+        with pytest.raises(RunFailed):
+            task.outputs()
     task.step()
     first = task.outputs()["outputs"]
     assert first.shape == workload.output_shape and first.dtype == np.float32
@@ -176,10 +193,24 @@ def assert_outputs_agree(name: str, workload: LiteratureWorkload) -> None:
     task.step()
     assert apart(task.outputs()["outputs"], reference_outputs(workload, batch=other)) <= 1e-5
     assert apart(first, reference_outputs(workload)) <= 1e-5, "returned outputs must not change later"
+    with pytest.raises(UsageError, match="inputs"):
+        task.load_inputs(make_batch(replace(workload, batch=workload.batch + 1), 1).by_name())
+    facts = task.facts()
     task.close()
     task.close()
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunFailed, match="closed"):
         task.step()
+    return facts
+
+
+def assert_gradients_agree(found: dict[str, np.ndarray], workload: LiteratureWorkload) -> None:
+    weights, batch = given(workload)
+    _, gradients = Reference(workload, weights).step(batch, update=False)
+    assert {key: value.shape for key, value in found.items()} == weight_shapes(workload)
+    for key, gradient in gradients.items():
+        assert found[key].dtype == np.float32
+        assert apart(found[key], gradient) <= 1e-4, key
+    assert apart_overall(found, gradients) <= 1e-4
 
 
 def assert_training_agrees(
@@ -194,22 +225,15 @@ def assert_training_agrees(
     `current(step)`: names of the weights that one variable is the sum of -> its value, in PyTorch's layout.
     `gradients_of(step)`: its gradients.
     """
-    weights, batch = given(workload)
+    weights, _ = given(workload)
     task = prepared(name, workload, "training")
     with pytest.raises(RunFailed):
         task.loss()
-    loss, gradients = Reference(workload, weights).step(batch, update=False)
-    found = gradients_of(task)
-    assert {key: value.shape for key, value in found.items()} == weight_shapes(workload)
-    for key, gradient in gradients.items():
-        assert found[key].dtype == np.float32
-        assert apart(found[key], gradient) <= 1e-4, key
-    assert apart_overall(found, gradients) <= 1e-4
+    assert_gradients_agree(gradients_of(task), workload)
     losses = []
     for _ in range(STEPS):
         task.step()
         losses.append(task.loss())
-    assert losses[0] == pytest.approx(loss, rel=1e-4)
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     # Compare all updates: with PyTorch's two bias vectors, or with one of them frozen as in Keras.
     expected, moves = trained(workload, one_bias)
@@ -225,14 +249,16 @@ def assert_training_agrees(
     return facts
 
 
-def assert_padding_has_no_influence(name: str) -> dict:
+def assert_padding_has_no_influence(name: str, workload: LiteratureWorkload = TRAINING["speech-ctc-long"]) -> dict:
     """Changes of the padding have no effect, those of the lengths have; returns the facts."""
-    workload = replace(TRAINING["speech-ctc-long"], learning_rate=1e-12)  # the weights hardly change
+    workload = replace(workload, learning_rate=1e-12)  # the weights hardly change
     weights, batch = given(workload)
     task = prepared(name, workload, "training")
     task.step()
     clean, rubbish = task.loss(), batch.inputs.copy()
-    rubbish[np.arange(workload.sequence)[:, None] >= batch.lengths] = 1e3
+    padding = np.arange(workload.sequence)[:, None] >= batch.lengths
+    assert padding.any()
+    rubbish[padding] = 1e3
     task.load_inputs(replace(batch, inputs=rubbish).by_name())
     task.step()
     assert task.loss() == pytest.approx(clean, rel=1e-6)
@@ -246,61 +272,10 @@ def assert_padding_has_no_influence(name: str) -> dict:
     return task.facts()
 
 
-def reordered(weights: dict[str, np.ndarray], order: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """The gates of every LSTM weight in another order."""
-    return {
-        name: np.concatenate([np.split(value, 4)[gate] for gate in order]) if name.startswith("lstm") else value
-        for name, value in weights.items()
-    }
-
-
-@cache
-def shared(name: str, workload: LiteratureWorkload):
-    """A forward pass for tests that leave it as it is, since some libraries compile it for seconds."""
-    return prepared(name, workload, "forward")
-
-
-def assert_gates_are_in_pytorchs_order(name: str) -> None:
-    """Wrong orders are detected (PyTorch i, f, g, o; ONNX i, o, f, g; older kernels of TensorFlow i, g, f, o)."""
-    workload = FORWARD["layer"]
-    weights, _ = given(workload)
-    task = shared(name, workload)
-    task.step()
-    found = task.outputs()["outputs"]
-    assert apart(found, reference_outputs(workload)) <= 1e-5
-    for order in ((0, 3, 1, 2), (0, 2, 1, 3), (1, 0, 2, 3), (3, 1, 2, 0)):
-        assert apart(found, reference_outputs(workload, reordered(weights, order))) > 1e-2
-
-
-def assert_both_bias_vectors_are_used(name: str, workload: LiteratureWorkload = FORWARD["stack"]) -> None:
-    """Only the sum of the bias vectors matters, and omitting either changes the outputs.
-
-    One network lacks the first vector; another has the sum in the first, and lacks the second. The outputs with both
-    are those of `assert_outputs_agree`.
-    """
-    weights, _ = given(workload)
-    lacking, moved = dict(weights), dict(weights)
-    for layer in range(workload.layers):
-        first, second = f"lstm.bias_ih_l{layer}", f"lstm.bias_hh_l{layer}"
-        lacking[first] = np.zeros_like(weights[first])
-        moved[first], moved[second] = weights[first] + weights[second], np.zeros_like(weights[second])
-    both, outputs = reference_outputs(workload), []
-    for other in (lacking, moved):
-        task = prepared(name, workload, "forward", other)
-        task.step()
-        outputs.append(task.outputs()["outputs"])
-        assert apart(outputs[-1], reference_outputs(workload, other)) <= 1e-5
-    assert apart(outputs[0], both) > 1e-2 and apart(outputs[1], both) <= 1e-5
-    # What an implementation computes that has only the first vector, or ignores the first.
-    for kept in ("bias_ih", "bias_hh"):
-        scaled = {key: value * np.float32("bias" not in key or kept in key) for key, value in weights.items()}
-        assert apart(both, reference_outputs(workload, scaled)) > 1e-2
-
-
-def assert_time_grows_with_the_work(name: str, mode: str) -> None:
-    """256 times the batch takes longer; if a step returned before its work was done, the times would be equal."""
+def assert_time_grows_with_the_work(name: str, mode: str, many: int = 1024) -> None:
+    """Many times the batch takes longer; if a step returned before its work was done, the times would be equal."""
     fastest = []
-    for batch in (4, 1024):
+    for batch in (4, many):
         kind = "layer" if mode == "forward" else "speech-ce-short"
         task = prepared(name, tiny(kind, batch=batch, sequence=4, hidden=256, features=256), mode)
         seconds = []
@@ -311,6 +286,45 @@ def assert_time_grows_with_the_work(name: str, mode: str) -> None:
         task.close()
         fastest.append(min(seconds))
     assert fastest[1] > 2 * fastest[0]
+
+
+def assert_costs(task, *more: str) -> None:
+    """Building, the first call and `more` have times, and nothing else."""
+    assert set(task.costs) == {"build_s", "first_call_s", *more} <= set(COSTS)
+    assert all(seconds > 0 for seconds in task.costs.values())
+
+
+_TWO_THREADS = """
+import os, sys
+from lstm_literature import implementations
+from lstm_trt.config.errors import LabError
+from tests.support.framework_checks import WORKLOADS, prepared
+name, fact, *modules = sys.argv[1:]
+loaded = lambda: set(modules) & set(sys.modules)
+assert implementations.load_implementation(name).availability().ready
+assert not loaded(), "availability imports nothing"
+cores = os.sched_getaffinity(0)
+task = prepared(name, WORKLOADS["layer"], threads=2)
+task.step()
+assert loaded() == set(modules) and os.sched_getaffinity(0) == cores
+assert task.facts()[fact] == 2, task.facts()
+try:
+    print(prepared(name, WORKLOADS["layer"], threads=1).facts()[fact])
+except LabError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def with_two_threads(name: str, fact: str, *modules: str) -> str:
+    """In a new process, which prints nothing else: what comes of asking for one thread after two.
+
+    Before a step is prepared, none of the modules is imported; afterwards the fact says that there are two threads.
+    """
+    command = [sys.executable, "-c", _TWO_THREADS, name, fact, *modules]
+    folder = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def refused_by(names: Iterable[str]) -> set[tuple[str, str, str]]:

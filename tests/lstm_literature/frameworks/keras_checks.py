@@ -11,13 +11,11 @@ import pytest
 
 from lstm_literature import implementations
 from lstm_literature.data import make_batch
-from lstm_literature.metrics import COSTS
 from lstm_trt.config.errors import RunFailed, RuntimeUnavailable
 from tests.support.framework_checks import (
     FORWARD,
     TRAINING,
-    assert_both_bias_vectors_are_used,
-    assert_gates_are_in_pytorchs_order,
+    assert_costs,
     assert_outputs_agree,
     assert_time_grows_with_the_work,
     assert_training_agrees,
@@ -62,14 +60,6 @@ def test_the_loss_is_that_of_the_batch_and_not_a_running_mean():
     assert first != pytest.approx(second, rel=1e-2)
 
 
-def test_gates_are_in_pytorchs_order():
-    assert_gates_are_in_pytorchs_order(NAME)
-
-
-def test_both_bias_vectors_are_used():
-    assert_both_bias_vectors_are_used(NAME)
-
-
 @pytest.mark.parametrize("mode", ["forward", "training"])
 def test_time_inside_the_step_grows_with_the_work(mode):
     assert_time_grows_with_the_work(NAME, mode)
@@ -77,8 +67,7 @@ def test_time_inside_the_step_grows_with_the_work(mode):
 
 def test_facts_costs_and_errors():
     task = prepared(NAME, TRAINED["text-classifier"], "training")
-    assert set(task.costs) == {"build_s", "first_call_s"} <= set(COSTS)
-    assert all(seconds > 0 for seconds in task.costs.values())
+    assert_costs(task)
     facts = json.loads(json.dumps(task.facts()))
     assert facts["keras"] == implementations.load_implementation(NAME).availability().version
     assert facts[NAME.removeprefix("keras-")] and facts["device"] == "cpu"

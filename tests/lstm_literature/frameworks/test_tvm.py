@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from lstm_literature import implementations
-from lstm_literature.data import make_batch, make_weights
-from lstm_literature.implementations import on_tvm as literature_implementations_tvm
-from lstm_literature.metrics import COSTS
-from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
+from lstm_literature.data import make_weights
+from lstm_literature.implementations import on_tvm
+from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable
 from lstm_trt.config.format import duration, latency
-from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
 from tests.conftest import sampled
+from tests.support.framework_checks import (
+    apart,
+    assert_costs,
+    assert_outputs_agree,
+    assert_time_grows_with_the_work,
+    one_thread_for_the_reference,  # noqa: F401
+    prepared,
+    reference_outputs,
+    with_two_threads,
+)
 
 UNTUNED = implementations.load_implementation("tvm-untuned")
 #: As `tvm-tuned`, but with the fewest trials that include every operator.
 TUNED = replace(implementations.load_implementation("tvm-tuned"), trials=8)
-BOTH = pytest.mark.parametrize("implementation", (UNTUNED, TUNED), ids=lambda found: found.NAME)
-BOUND = 1e-5
 
 # If TVM is installed but cannot tune, these tests fail; they are not skipped.
 needs_tvm = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="needs the extra frameworks: no TVM")
@@ -37,7 +39,7 @@ CELL = replace(WORKLOADS["cell"], batch=3, features=5, hidden=4)
 LAYER = replace(WORKLOADS["layer"], batch=3, sequence=3, features=5, hidden=4)
 STACK = replace(WORKLOADS["stack"], batch=2, sequence=4, features=5, hidden=4, layers=3)
 #: Longer than one split and stack, with a rest.
-LONG = replace(WORKLOADS["layer"], batch=2, sequence=2 * literature_implementations_tvm.GROUP + 3, features=3, hidden=3)
+LONG = replace(WORKLOADS["layer"], batch=2, sequence=2 * on_tvm.GROUP + 3, features=3, hidden=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,101 +50,35 @@ def tuning_cache(tmp_path_factory):
         yield
 
 
-def prepare(
-    implementation, workload: LiteratureWorkload, seed: int = 1, weights=None, batch=None, threads: int = 1
-) -> PreparedStep:
-    weights = make_weights(workload, seed) if weights is None else weights
-    batch = make_batch(workload, seed) if batch is None else batch
-    return implementation.prepare(Request(workload, Options(threads=threads), batch.by_name(), weights))
-
-
-def expected(workload: LiteratureWorkload, weights, batch) -> np.ndarray:
-    import torch
-
-    lstm = torch.nn.LSTM(workload.features, workload.hidden, workload.layers)
-    for name, value in lstm.named_parameters():
-        value.data.copy_(torch.from_numpy(weights[f"lstm.{name}"]))
-    with torch.inference_mode():
-        return lstm(torch.from_numpy(batch.inputs))[0].numpy()
-
-
-def difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    assert found.shape == wanted.shape and found.dtype == np.float32
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+@needs_tvm
+@pytest.mark.parametrize("workload", (CELL, LAYER, STACK, LONG), ids=lambda workload: workload.label)
+def test_outputs_agree_with_pytorch_also_for_another_batch(workload):
+    assert_outputs_agree(UNTUNED, workload)
 
 
 @sampled(2)
 @needs_tvm
 @pytest.mark.parametrize(
-    ("implementation", "workload"),
-    [(UNTUNED, CELL), (UNTUNED, LAYER), (UNTUNED, STACK), (UNTUNED, LONG), (TUNED, CELL), (TUNED, STACK)],
-    ids=lambda found: getattr(found, "label", None) or found.NAME,
+    "workload", (WORKLOADS["cell"], WORKLOADS["layer"], STACK), ids=lambda workload: workload.label
 )
-def test_outputs_agree_with_pytorch_also_for_another_batch(implementation, workload):
-    weights, batches = make_weights(workload, 5), [make_batch(workload, seed) for seed in (6, 7)]
-    step = prepare(implementation, workload, weights=weights, batch=batches[0])
-    with pytest.raises(RunFailed, match="output"):
-        step.outputs()["outputs"]
-    outputs = []
-    for batch in batches:
-        step.load_inputs(batch.by_name())
-        step.step()
-        outputs.append(step.outputs()["outputs"])
-        assert difference(outputs[-1], expected(workload, weights, batch)) < BOUND
-    assert difference(outputs[0], outputs[1]) > 0.01
-    with pytest.raises(UsageError, match="inputs"):
-        step.load_inputs(make_batch(replace(workload, batch=4), 1).by_name())
-    step.close()
-    step.close()
-    with pytest.raises(RunFailed, match="closed"):
-        step.step()
-
-
-@sampled(2)
-@needs_tvm
-@BOTH
-@pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)
+@pytest.mark.parametrize("implementation", (UNTUNED, TUNED), ids=lambda found: found.NAME)
 def test_outputs_at_full_size_agree_with_pytorch(implementation, workload):
-    weights, batch = make_weights(workload, 8), make_batch(workload, 9)
-    step = prepare(implementation, workload, weights=weights, batch=batch)
+    step = prepared(implementation, workload)
     step.step()
-    assert difference(step.outputs()["outputs"], expected(workload, weights, batch)) < BOUND
+    assert apart(step.outputs()["outputs"], reference_outputs(workload)) < 1e-5
     if implementation is TUNED:
         tuning = step.facts()["tuning"]
         assert tuning["trials_wanted"] == TUNED.trials <= tuning["trials"] + tuning["trials_failed"]
 
 
 @needs_tvm
-def test_order_of_gates_and_both_biases():
-    """With biases only, each gate has a different value, so swapping two of them changes the outputs."""
-    gates = np.repeat([0.3, -0.7, 1.1, 0.6], LAYER.hidden).astype(np.float32)  # i, f, g, o
-    weights = {name: np.zeros_like(value) for name, value in make_weights(LAYER, 1).items()}
-    weights["lstm.bias_ih_l0"], weights["lstm.bias_hh_l0"] = 0.25 * gates, 0.75 * gates
-    step = prepare(UNTUNED, LAYER, weights=weights)
-    step.step()
-
-    def sigmoid(value: float) -> float:
-        return 1 / (1 + np.exp(-value))
-
-    cell = 0.0
-    for time_step in range(LAYER.sequence):
-        cell = sigmoid(-0.7) * cell + sigmoid(0.3) * np.tanh(1.1)
-        np.testing.assert_allclose(step.outputs()["outputs"][time_step], sigmoid(0.6) * np.tanh(cell), rtol=1e-5)
-
-
-@needs_tvm
 def test_costs_and_facts_of_the_untuned():
-    step = prepare(UNTUNED, CELL)
-    assert set(step.costs) == {"schedule_s", "build_s", "first_call_s"} < set(COSTS)
-    assert all(seconds > 0 for seconds in step.costs.values())
+    step = prepared(UNTUNED, CELL)
+    assert_costs(step, "schedule_s")
     facts = json.loads(json.dumps(step.facts()))
     assert facts["threads"] == 1 and facts["tuning"].startswith("none")
-
-
-@needs_tvm
-def test_the_first_hidden_state_is_not_folded():
-    """Two matrix products per cell, also in the first: a constant zero state would leave only one."""
-    assert sum("matmul" in name for name in prepare(UNTUNED, CELL).facts()["functions"]) == 2
+    # Two matrix products per cell, also in the first: a constant zero state would leave only one.
+    assert sum("matmul" in name for name in facts["functions"]) == 2
 
 
 @needs_tvm
@@ -152,21 +88,20 @@ def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monk
     searches, search = [], on_tvm_tuning._search
     monkeypatch.setattr(on_tvm_tuning, "_search", lambda *arguments: searches.append(arguments) or search(*arguments))
     workload = replace(CELL, batch=2, hidden=6, features=6)
-    first = prepare(TUNED, workload, seed=1)
-    assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)
-    assert all(seconds > 0 for seconds in first.costs.values())
+    first = prepared(TUNED, workload)
+    assert_costs(first, "schedule_s", "tuning_s")
     tuning = json.loads(json.dumps(first.facts()))["tuning"]
     assert not tuning["from_cache"]
     assert tuning["trials_wanted"] == TUNED.trials
     # The last round is completed.
     assert TUNED.trials <= tuning["trials"] + tuning["trials_failed"] < TUNED.trials + 8
     assert tuning["trials"] > TUNED.trials // 2 and tuning["tuning_s"] == first.costs["tuning_s"]
-    second = prepare(TUNED, workload, seed=2)  # other weights, the same operators
+    second = prepared(TUNED, workload, weights=make_weights(workload, 2))  # other weights, the same operators
     assert len(searches) == 1
     assert second.facts()["tuning"] == tuning | {"from_cache": True}
     assert second.costs["tuning_s"] == first.costs["tuning_s"]
     for other, sizes in ((replace(TUNED, trials=4), workload), (TUNED, replace(workload, batch=5))):
-        assert not prepare(other, sizes).facts()["tuning"]["from_cache"]
+        assert not prepared(other, sizes).facts()["tuning"]["from_cache"]
     assert len(searches) == 3
     assert [entry.kind for entry in cache.entries()].count("tvm-schedules") >= 3
 
@@ -181,7 +116,7 @@ def test_tuned_schedules_are_in_the_compiled_module(monkeypatch):
         tvm, "compile", lambda module, **options: compiled.append(module) or original(module, **options)
     )
     for implementation, marked in ((UNTUNED, False), (TUNED, True)):
-        prepare(implementation, CELL)
+        prepared(implementation, CELL)
         functions = [found for found in compiled.pop().functions.values() if isinstance(found, tvm.tirx.PrimFunc)]
         scheduled = [found for found in functions if found.attrs and "tirx.is_scheduled" in found.attrs]
         assert bool(scheduled) == marked, [found.attrs for found in functions]
@@ -189,45 +124,12 @@ def test_tuned_schedules_are_in_the_compiled_module(monkeypatch):
 
 @needs_tvm
 def test_nothing_returns_before_its_work_is_done():
-    """A step with 128 times the rows takes clearly longer."""
-    steps = [prepare(UNTUNED, replace(WORKLOADS["cell"], batch=batch, features=64, hidden=64)) for batch in (1, 128)]
-    took = []
-    for step in steps:
-        times = []
-        for _ in range(15):
-            began = time.perf_counter()
-            step.step()
-            times.append(time.perf_counter() - began)
-        took.append(min(times))  # the minimum, since the machine may be busy
-    assert took[1] > 5 * took[0], took
+    assert_time_grows_with_the_work("tvm-untuned", "forward")
 
 
 @needs_tvm
 def test_another_number_of_threads_needs_a_new_process():
-    prepare(UNTUNED, CELL, threads=1)
-    with pytest.raises(BuildFailed, match="threads"):
-        prepare(UNTUNED, CELL, threads=2)
-
-
-@needs_tvm
-def test_two_threads_in_a_new_process():
-    script = """
-from lstm_literature import implementations
-from lstm_literature.data import make_batch, make_weights
-from lstm_literature.workloads import WORKLOADS
-from lstm_trt.config.configuration import Options
-from lstm_trt.runtimes.base import Request
-workload = WORKLOADS["cell"].scaled("1/32")
-import os
-before = os.sched_getaffinity(0)
-step = implementations.load_implementation("tvm-untuned").prepare(
-    Request(workload, Options(threads=2), make_batch(workload, 1).by_name(), make_weights(workload, 1)))
-step.step()
-assert os.sched_getaffinity(0) == before
-print(step.facts()["threads"])
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0 and done.stdout.split() == ["2"], done.stderr
+    assert with_two_threads("tvm-untuned", "threads", "tvm").startswith("BuildFailed TVM already runs with 2 threads")
 
 
 @needs_tvm
@@ -238,10 +140,8 @@ def test_cells_are_inlined_and_equal_ones_share_their_functions():
 
     functions = []
     for workload in (STACK, replace(STACK, sequence=8, layers=4)):
-        with literature_implementations_tvm.target(Options(device="cpu")):
-            module = literature_implementations_tvm.schedule(
-                literature_implementations_tvm.unrolled(workload, make_weights(workload, 1))
-            )
+        with on_tvm.target(Options(device="cpu")):
+            module = on_tvm.schedule(on_tvm.unrolled(workload, make_weights(workload, 1)))
         (main,) = (function for function in module.functions.values() if isinstance(function, relax.Function))
         called = [
             str(binding.value.args[0].name_hint)
@@ -264,12 +164,10 @@ def test_on_a_gpu_the_functions_are_scheduled_for_it(monkeypatch, arch):
     gpu = {"kind": "cuda", "arch": arch, "max_threads_per_block": 1024, "thread_warp_size": 32}
     found = tvm.target.Target(gpu | {"max_shared_memory_per_block": 49152})
     monkeypatch.setattr(tvm.target.Target, "from_device", lambda device: found)
-    where = literature_implementations_tvm.target(Options(device="cuda"))
+    where = on_tvm.target(Options(device="cuda"))
     assert where.kind.name == "cuda" and where.arch == arch and where.host.kind.name == "llvm"
     with where:
-        module = literature_implementations_tvm.schedule(
-            literature_implementations_tvm.unrolled(LAYER, make_weights(LAYER, 1))
-        )
+        module = on_tvm.schedule(on_tvm.unrolled(LAYER, make_weights(LAYER, 1)))
         lowered = relax.get_default_pipeline(where)(module)
     functions = [function for function in lowered.functions.values() if isinstance(function, tvm.tirx.PrimFunc)]
     assert functions and all("threadIdx.x" in function.script() for function in functions)
@@ -278,7 +176,7 @@ def test_on_a_gpu_the_functions_are_scheduled_for_it(monkeypatch, arch):
 def test_what_is_supported():
     """What is refused would take longer than the limit, by the implementation's own rates, and the reason says so."""
     variants = [found for name in ("cell", "layer", "stack") for found in VARIANTS[name]]
-    limit_s, steps, refused = literature_implementations_tvm.LIMIT_S, literature_implementations_tvm.STEPS, {}
+    limit_s, steps, refused = on_tvm.LIMIT_S, on_tvm.STEPS, {}
     for implementation in (UNTUNED, implementations.load_implementation("tvm-tuned")):
         rates = implementation.RATES["forward"]
         for workload in variants:
@@ -302,26 +200,18 @@ def test_what_is_supported():
 def test_an_unsupported_shape_is_rejected_with_the_reason():
     workload = max(VARIANTS["layer"], key=lambda found: found.flops)
     with pytest.raises(BuildFailed, match=rf"{workload.label}.*limit is 2 min"):
-        prepare(UNTUNED, workload)
+        prepared(UNTUNED, workload)
 
 
 def test_incompatible_versions_are_rejected(monkeypatch):
     for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
-        for module in (literature_implementations_tvm, implementations):
+        for module in (on_tvm, implementations):
             monkeypatch.setattr(module, "installed_version", versions.get)
         monkeypatch.setattr(implementations, "is_installed", lambda package: True)
         assert TUNED.availability().ready == ready
         assert UNTUNED.availability().ready
     with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
-        prepare(TUNED, CELL)
+        prepared(TUNED, CELL)
     monkeypatch.setattr(implementations, "is_installed", lambda package: False)
     assert "frameworks" in UNTUNED.availability().remedy
-
-
-@pytest.mark.heavy
-def test_importing_it_does_not_import_tvm():
-    script = "import sys; from lstm_literature import implementations as i\n"
-    script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load_implementation(n).availability()\n"
-    script += "assert 'tvm' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
