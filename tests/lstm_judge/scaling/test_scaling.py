@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from fractions import Fraction
 
