@@ -22,6 +22,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.shape import LstmShape
 from tests.conftest import rest_is_heavy, sampled
 from tests.support.planted_latencies import autoregressive, check_rate
+from tests.support.planted_misses import geometric
 from tests.support.said import refusal, said
 
 MIRROR = {
@@ -54,9 +55,7 @@ def bulk(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
         which = generator.random(n)
         return generator.lognormal(0, 0.01, n) * np.where(which < 0.01, 2, np.where(which < 0.03, 1.25, 1))
     if kind == "bursts":  # 2 % late, about 20 calls in a row
-        starts, late = np.flatnonzero(generator.random(n) < 0.001), np.zeros(n, dtype=bool)
-        for start, length in zip(starts, generator.geometric(0.05, len(starts)), strict=True):
-            late[start : start + length] = True
+        late = np.isin(np.arange(n), geometric(20)(generator, n, 0.02))
         return generator.lognormal(0, 0.01, n) * np.where(late, 1.5, 1)
     if kind == "autocorrelated":
         return np.exp(0.05 * autoregressive(generator, n, 0.98))
@@ -145,16 +144,9 @@ def test_exchanging_the_sides_mirrors_the_answer(rng):
             a = processes("heavy", 1000, rounds[0], rng, spread=0.01)
             b = processes("heavy", 1000, rounds[1], rng, scale, spread=0.01)
             forward, backward = compare(a, b), compare(b, a)
-            assert (MIRROR[forward.median.change], MIRROR[forward.tail.change]) == (
-                backward.median.change,
-                backward.tail.change,
-            )
+            assert tuple(MIRROR[change] for change in forward.changes) == backward.changes
             assert forward.median.ratio.estimate == pytest.approx(1 / backward.median.ratio.estimate)
-            assert (forward.a.rounds, forward.b.n, forward.a.max_us) == (
-                backward.b.rounds,
-                backward.a.n,
-                backward.b.max_us,
-            )
+            assert (forward.a, forward.b) == (backward.b, backward.a)
             if forward.median.ratio.low is not None:
                 assert forward.median.ratio.low == pytest.approx(1 / backward.median.ratio.high)
 
@@ -305,12 +297,6 @@ def test_the_percentile_of_the_tail_can_be_chosen():
     said(*result.reasons)
 
 
-def test_the_printed_command_asks_the_same_question(tmp_path):
-    sides = recorded(configured(), flat(100)), recorded(configured(options=Options(threads=2)), flat(101))
-    *_, last = commands(compare(*sides, deadline_us=250.5, percentile="99"), tmp_path)
-    assert (last.deadline_us, last.percentile) == (250.5, "99")
-
-
 # Differences and commands
 
 
@@ -342,37 +328,23 @@ def words_of(result, folder) -> list[list[str]]:
     return [call.splitlines() for call in calls]
 
 
-def commands(result, folder) -> list:
-    """`words_of`, parsed by the commands' own parser."""
-    return list(map(parse, words_of(result, folder)))
-
-
 def test_the_commands_alternate_the_rounds_of_both_sides_and_compare_them(tmp_path):
+    """One configuration is recorded once for each side; the commands' own parser understands them."""
     options = Options("fp16", 2, (0, 1), "cuda", True, "compute")
     protocol = Protocol(trials=5000, warmup=20, seed=3, arrival="periodic", wait="sleep", period_us=1234567.25)
-    plain, changed = configured(), configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
-    result = compare(recorded(plain, flat(100)), recorded(changed, flat(100)))
-    *sweeps, last = commands(result, tmp_path)
-    assert not result.one_configuration and [sweep.rounds for sweep in sweeps] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert {sweep.out for sweep in sweeps[::2]} == {last.a} and {sweep.out for sweep in sweeps[1::2]} == {*last.b}
-    assert (last.command, [last.a] == last.b) == ("compare", False)
-    first, second = sweeps[:2]
-    assert (first.layers, first.hidden, first.sequence, first.batch) == ([2], [64], [100], [1])
-    assert (first.runtime, first.device, first.trials) == (["onnxruntime"], "cpu", 1000)
-    assert (first.precision, first.threads, first.graph, first.arrival) == (None, None, None, None)
-    assert (second.precision, second.threads, second.device, second.graph) == (["fp16"], 2, "cuda", True)
-    assert (second.device_clocks, second.trials, second.warmup, second.seed) == ("compute", 5000, 20, 3)
-    assert (second.arrival, second.wait, second.period_us) == ("periodic", "sleep", 1234567.25)
-    assert (second.batch, second.features, second.directions) == ([4], [7], [2])
-
-
-def test_the_same_configuration_is_recorded_once_for_each_side(tmp_path):
-    result = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
-    first, second, last = commands(result, tmp_path)
-    assert result.one_configuration and first.rounds == second.rounds == 5
-    assert [first.out, second.out] == [last.a, *last.b] and [last.a] != last.b
-    more = compare(*(recorded(configured(), *(flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))) for _ in "ab"))
-    assert commands(more, tmp_path)[0].rounds == 12  # six a side did not suffice
+    changed = configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
+    plain, six = recorded(configured(), flat(100)), (flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))
+    undecided = recorded(configured(), *six)
+    others = ((plain, recorded(changed, flat(100)), False), (plain, recorded(configured(), flat(105)), True))
+    texts = []
+    for a, b, one_configuration in (*others, (undecided, undecided, True)):
+        result = compare(a, b, deadline_us=250.5, percentile="99")
+        assert result.one_configuration == one_configuration
+        words = words_of(result, tmp_path)
+        *sweeps, last = map(parse, words)
+        assert {sweep.out for sweep in sweeps[::2]} == {last.a} and {sweep.out for sweep in sweeps[1::2]} == {*last.b}
+        texts.append("\n".join(map(" ".join, words)))
+    said(*texts)
 
 
 @pytest.mark.parametrize(("in_turns", "rounds"), [(False, 6), (True, 6), (False, 1)])
@@ -388,7 +360,7 @@ def test_sides_that_were_recorded_one_after_the_other_get_the_commands_to_altern
     said(comparison_text(result))
     assert (result.command is None) == in_turns
     if not in_turns:
-        assert len(commands(result, tmp_path)) == 2 * max(rounds, 5) + 1
+        assert len(words_of(result, tmp_path)) == 2 * max(rounds, 5) + 1
         same = [replace(group, configuration=configured()) for group in sides]
         assert compare(*same).command is None  # nothing can alternate by itself
 

@@ -41,6 +41,7 @@ from tests.support.planted_latencies import (
     quick,
     with_counts,
 )
+from tests.support.planted_misses import KINDS, geometric
 from tests.support.said import refusal, said
 
 A_QUARTER, TWICE, TWICE_RARE = (1.25, 0.02), (2.0, 0.01), (2.0, 0.005)
@@ -61,7 +62,6 @@ MOVES = {
     "drift and step": {"drift": 0.03, "step": 0.05},
 }
 CLEAN = ["normal 1 %", "lognormal 1 %", "lognormal 5 %", "lognormal 10 %", "exponential 5 %", "Student-t 1 %"]
-KEYS = {"multiplier", "count", "share", "share_low", "share_high", "period_ms", "causes"}
 
 
 @pytest.fixture
@@ -120,19 +120,14 @@ def test_data_without_clusters_has_none_in_90_of_100(n, body, rng):
     check_rate(sum(line != "none" for line in lines), rounds, 0.1, lines)
 
 
-def test_labels_are_those_planted(fixed):
-    latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 10_000), (A_QUARTER, TWICE))
-    labels = quick([Round.of(latency_ns)]).rounds[0].labels
-    # Both lie more than 15 spreads from the bulk and from each other.
-    assert np.array_equal(labels == 0, planted == 0)
-    assert np.array_equal(labels == 1, planted == 1)
-
-
-def test_a_fast_cluster_has_a_multiple_below_one(fixed):
-    latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 2000), ((0.8, 0.05),))
+@pytest.mark.parametrize("clusters", [(A_QUARTER, TWICE), ((0.8, 0.05),)])
+def test_labels_are_those_planted(clusters, fixed):
+    """All lie more than 15 spreads from the bulk and from each other; a fast cluster has a multiple below 1."""
+    latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 10_000), clusters)
     found = quick([Round.of(latency_ns)])
-    assert recovered(found, ((0.8, 0.05),))
-    assert np.array_equal(found.rounds[0].labels == 0, planted == 0)
+    assert recovered(found, clusters)
+    for place in range(len(clusters)):
+        assert np.array_equal(found.rounds[0].labels == place, planted == place)
 
 
 def test_fast_trials_at_the_level_of_a_segment_are_described_so(fixed):
@@ -216,66 +211,41 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
 
 
 @pytest.mark.parametrize(
-    ("missed", "strays"), rest_is_heavy([(0, 0), (0.3, 0), (0, 20), (0.3, 5)], lambda missed, strays: missed and strays)
+    ("n", "period_ms", "median_ns", "missed", "strays"),
+    rest_is_heavy(
+        [
+            *((10_000, 20, 1e5, missed, strays) for missed, strays in ((0, 0), (0.3, 0), (0, 20), (0.3, 5))),
+            *((3000, period_ms, ns, 0.3, 0) for period_ms, ns in ((1, 1e5), (4, 4e4), (20, 3.5e6), (100, 1.3e6))),
+        ],
+        lambda n, period_ms, median_ns, missed, strays: n == 3000 or (missed and strays),
+    ),
 )
-def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
-    rounds, failed = 12, []
-    series = [beats(rng, 10_000, 20, missed=missed, strays=strays) for _ in range(rounds)]
-    for latency_ns, start_ns, _ in series:
-        found = explain([Round.of(latency_ns, start_ns)])
-        assert found.events.period_by == "timestamps"
-        period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
-        if period_ms is None or abs(period_ms / 20 - 1) > 0.01:
-            failed.append(period_ms)
-    check_rate(len(failed), rounds, 0.1, failed)
-
-
-@pytest.mark.parametrize(("period_ms", "median_ns"), [(1, 1e5), (4, 4e4), (20, 3.5e6), (100, 1.3e6)])
-def test_a_beat_is_named_from_five_trials_to_hundreds(period_ms, median_ns, rng):
+def test_a_beat_is_named_within_1_per_cent_from_five_trials_to_hundreds(n, period_ms, median_ns, missed, strays, rng):
     rounds, failed = 12, []
     for _ in range(rounds):
-        latency_ns, start_ns, _ = beats(rng, 3000, period_ms, missed=0.3, median_ns=median_ns)
+        latency_ns, start_ns, _ = beats(rng, n, period_ms, missed=missed, strays=strays, median_ns=median_ns)
         found = find_period([start_ns], [latency_ns > 1.12 * median_ns], median_ns)
         if found is None or abs(found.ms / period_ms - 1) > 0.01:
             failed.append(found)
     check_rate(len(failed), rounds, 0.1, failed)
 
 
-def random_places(rng, n):
-    late = np.zeros(n, dtype=bool)
-    late[rng.choice(n, n // 100, replace=False)] = True
-    return late
-
-
-def in_rows(rng, n):
-    """Ten late in a row, now and then."""
-    late = np.zeros(n, dtype=bool)
-    for start in np.flatnonzero(rng.random(n) < 0.003):
-        late[start : start + rng.geometric(0.1)] = True
-    return late
-
-
-def in_bursts(rng, n):
-    """Bursts of a hundred trials of which a fifth is late, five trials apart."""
-    late = np.zeros(n, dtype=bool)
-    for start in np.flatnonzero(rng.random(n) < 0.001):
-        stop = start + rng.geometric(0.01)
-        late[start:stop] = rng.random(len(late[start:stop])) < 0.2
-    return late
-
-
-def in_a_hump(rng, n):
+def in_a_hump(rng, n, rate):
     """A usual distance of a hundred trials, give or take a half."""
-    places = np.cumsum(np.maximum(1, rng.gamma(4, 25, n // 20).astype(int)))
-    return np.isin(np.arange(n), places)
+    places = np.cumsum(np.maximum(1, rng.gamma(4, 0.25 / rate, int(5 * rate * n)).astype(int)))
+    return places[places < n]
 
 
 @pytest.mark.parametrize("grid_ns", [None, 1e6], ids=["closed", "periodic"])
-@pytest.mark.parametrize("places", [random_places, in_rows, in_bursts, in_a_hump])
-def test_no_period_is_named_where_there_is_none(places, grid_ns, rng):
+@pytest.mark.parametrize(
+    ("places", "rate"),
+    [(KINDS["independent"], 0.01), (geometric(10), 0.03), (geometric(100, density=0.2), 0.02), (in_a_hump, 0.01)],
+    ids=["at random", "in rows", "in bursts", "in a hump"],
+)
+def test_no_period_is_named_where_there_is_none(places, rate, grid_ns, rng):
     rounds, n, named = 40, 10_000, []
     for _ in range(rounds):
-        late = places(rng, n)
+        late = np.isin(np.arange(n), places(rng, n, rate))
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
         start_ns = np.cumsum(latency_ns + 700) - latency_ns if grid_ns is None else grid_ns * np.arange(n)
         found = find_period([start_ns], [late], MEDIAN_NS)
@@ -306,6 +276,7 @@ def test_without_stamps_the_period_is_by_summed_latencies(fixed):
 def test_a_usual_period_is_a_hint_only_if_no_cause_was_found(period_ms, hint, fixed):
     latency_ns, start_ns, hit = beats(fixed, 10_000, period_ms)
     whole = explain([Round.of(latency_ns, start_ns)])
+    assert whole.events.period_by == "timestamps"
     (cluster,) = whole.clusters
     said(outliers_text(whole), causes_text(cluster, whole.events, short=True))
     assert cluster.period_ms == pytest.approx(period_ms, rel=0.01)
@@ -452,15 +423,11 @@ def test_a_drift_is_one_sloping_segment(fixed):
 # Contracts and edges
 
 
-def test_the_answer_as_json_has_the_documented_fields(fixed):
+def test_the_answer_can_be_json_and_is_short_in_a_notebook(fixed):
     latency_ns, start_ns, _ = beats(fixed, 10_000, 20)
     found = explain([Round.of(latency_ns, start_ns)])
-    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert {"n", "outliers", "median_us", "clusters", "rounds", "steady_state", "tail"} <= set(plain)
-    (cluster,) = plain["clusters"]
-    assert set(cluster) >= KEYS
-    assert cluster["share"] == cluster["count"] / plain["n"] == cluster["count"] / 10_000
-    assert set(plain["rounds"][0]["segments"][0]) >= {"start", "stop", "median_us"}
+    (cluster,) = json.loads(json.dumps(found.as_dict(), allow_nan=False))["clusters"]
+    assert cluster["share"] == cluster["count"] / found.n == cluster["count"] / 10_000
     said(repr(found))
 
 
@@ -535,10 +502,6 @@ def test_few_trials_give_a_plain_answer(n, kind, fixed):
     found = explain([Round.of(latency_ns)])
     assert found.n == n
     assert found.rounds[0].labels.shape == (n,)
-    if n < 10 or kind == "all equal":
-        assert found.clusters == ()
-    if kind == "all equal":
-        assert (found.outliers, found.tail, found.steady_state) == (0, None, "flat")
     json.dumps(found.as_dict(), allow_nan=False)
     said(outliers_text(found))
 

@@ -10,7 +10,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -181,11 +180,6 @@ def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
     check_rate(wrong, 50, 0.02)
 
 
-def test_a_break_of_equal_processes_is_significant():
-    times_us = [(100 + 3 * size) * (1.11 if size == 256 else 1) for size in SEQUENCE]
-    assert break_of(SEQUENCE, times_us, [np.full(5, time_us) for time_us in times_us]) == 256
-
-
 def test_breaks_of_few_rounds_are_said_to_be_untested():
     texts = []
     for rounds, tested in ((1, False), (4, False), (5, True)):
@@ -217,22 +211,19 @@ def test_two_points_and_one_row_are_no_line(columns):
 
 def brute_force(columns: dict, min_ratio: float = 1.0) -> tuple[set, set]:
     """Inversions and penalties by trying all pairs of rows."""
-    rows = [row for row in zip(*(columns[axis] for axis in (*AXES, "latency_us")), strict=True) if row[4] is not None]
+    rows = {
+        tuple(shape): us for *shape, us in zip(*(columns[name] for name in (*AXES, "latency_us")), strict=True) if us
+    }
     inversions, penalties = set(), set()
-    for small, large in itertools.permutations(rows, 2):
-        differ = [place for place in range(4) if small[place] != large[place]]
-        if len(differ) != 1 or small[differ[0]] > large[differ[0]]:
-            continue
-        (place,) = differ
-        between = [
-            row
-            for row in rows
-            if small[place] < row[place] < large[place] and all(row[k] == small[k] for k in range(4) if k != place)
-        ]
-        if not between and large[4] < small[4] and small[4] / large[4] >= min_ratio:
-            inversions.add((AXES[place], small[:4], large[:4], round(large[4] / small[4], 9)))
-            if place == 3 and (small[3], large[3]) == (1, 2):
-                penalties.add((small[:4], round(small[4] / large[4], 9)))
+    for place, axis in enumerate(AXES):
+        for small, large in itertools.permutations(rows, 2):
+            on_line = [row for row in rows if row[:place] + row[place + 1 :] == small[:place] + small[place + 1 :]]
+            between = [row for row in on_line if small[place] < row[place] <= large[place]]
+            ratio = rows[small] / rows[large]
+            if between == [large] and ratio > 1 and ratio >= min_ratio:
+                inversions.add((axis, small, large, round(1 / ratio, 9)))
+                if axis == "batch" and (small[3], large[3]) == (1, 2):
+                    penalties.add((small, round(ratio, 9)))
     return inversions, penalties
 
 
@@ -335,8 +326,6 @@ def test_the_command_prints_the_documented_fields(tmp_path, capsys):
         assert run(path, "--rename", *RENAMED, *options) == 0
         texts.append(capsys.readouterr().out.replace(f"{tmp_path}/", ""))
     found, without, text = json.loads(texts[0]), json.loads(texts[1]), texts[2]
-    fitted = {"slope_us", "r2", "exponent", "exponent_low", "exponent_high", "departure", "breaks_at", "breaks_tested"}
-    assert all(set(item) == {"axis", "fixed", *fitted} for item in found["linearity"])
     ratio = linear_us(1, 64, 32, 1) / linear_us(1, 64, 32, 2) / 0.5
     shape = {"layers": 1, "hidden": 64, "sequence": 32, "batch": 1}
     assert found["batch1_penalties"] == [{"shape": shape, "ratio": pytest.approx(ratio)}]
@@ -469,7 +458,6 @@ def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     inversions = {pair["larger"]["hidden"]: pair for pair in found["inversions"]}
     assert set(inversions) == {128, 200}
-    assert set(inversions[128]) == {"axis", "smaller", "larger", "ratio", "certain", "uncertain_because"}
     # The intervals of both are disjoint, but one process per side proves nothing.
     for pair in inversions.values():
         assert (pair["certain"], pair["uncertain_because"]) == (False, ["fewer than 5 rounds"])
@@ -540,19 +528,6 @@ def test_recordings_of_several_systems_are_apart():
     said(refusal(read_times, []))
 
 
-def test_intervals_of_medians_cover_and_are_none_where_there_is_too_little():
-    half = Fraction(1, 2)
-    assert interval(np.arange(7), half, PAIR_CONFIDENCE) == (None, None)
-    low, high = interval(np.arange(1, 9), half, PAIR_CONFIDENCE)
-    assert (low, high) == (1, 8)  # 1 - 2 / 2**8 = 99.2 %
-    generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(2000):
-        low, high = interval(np.sort(generator.exponential(1, 25)), half, PAIR_CONFIDENCE)
-        covered += low <= math.log(2) <= high
-    assert covered / 2000 > 0.985
-
-
 def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
     assert (ratio_rank(5, 5, 0.95), ratio_rank(6, 7, 0.95), ratio_rank(8, 8, 0.95), ratio_rank(3, 3, 0.95)) == (
         3,
@@ -569,9 +544,12 @@ def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
         trials = Trials(1e3 * np.linspace(low, high, 8))  # of 8 trials the interval is the whole range
         found = trials.percentile(MEDIAN, PAIR_CONFIDENCE)
-        assert (found.low_us, found.high_us) == (low, high)
+        assert (found.low_us, found.high_us) == (low, high) and interval(np.arange(7), MEDIAN, PAIR_CONFIDENCE)[
+            0
+        ] is None
         return ShapeTime((low + high) / 2, (trials,) * rounds)
 
+    assert interval(np.arange(7), MEDIAN, PAIR_CONFIDENCE) == (None, None)
     few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
     assert doubts(cell(10, 12), cell(13, 15)) == few
     assert doubts(cell(10, 13, 4), cell(13, 19, 5)) == few + apart

@@ -150,7 +150,7 @@ def test_outliers_say_what_slow_calls_spent_their_time_on():
 @pytest.mark.parametrize("spent", [("preempted",), ("waiting",), ("on_core",), ("preempted", "waiting", "on_core")])
 def test_a_missed_deadline_says_what_would_help(spent):
     """Nothing is recommended where no part is the main one."""
-    found = round_(**dict.fromkeys(spent, 120_000 // (1 + len(spent)) * 3 // 2))
+    found = round_(**dict.fromkeys(spent, 90_000))
     verdict = judge([found], 150)
     assert verdict.miss_excess.mostly == (spent[0] if len(spent) == 1 else None)
     assert judge([found], 1000).miss_excess is None

@@ -142,7 +142,6 @@ def test_the_size_of_the_met_test_is_at_most_what_is_asked(allowed, confidence):
     assert size.max() <= 1 - confidence + 1e-12
     # And no larger count would do: the test is as strong as it can be.
     assert (stats.binom.cdf(most + 1, sizes, float(allowed)) > 1 - confidence - 1e-12).all()
-    assert sizes[most >= 0][0] == {0.95: {100: 299, 1000: 2995}, 0.99: {100: 459, 1000: 4603}}[confidence][1 / allowed]
 
 
 # How many trials

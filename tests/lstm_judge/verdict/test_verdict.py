@@ -42,14 +42,11 @@ from lstm_trt.config.shape import LstmShape
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
 from tests.support.golden import VERDICT
-from tests.support.planted_latencies import check_rate, even, judge
+from tests.support.planted_latencies import check_rate, even, judge, lognormal
+from tests.support.planted_misses import geometric
 from tests.support.said import refusal, said
 
 MISSED, NOT_ENOUGH, MET = EXIT_STATUS
-
-
-def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
-    return 1e5 * np.exp(sigma * rng.standard_normal(n))
 
 
 def of(*arrays) -> list[Round]:
@@ -250,7 +247,7 @@ def exceeded_us(allowed: float) -> float:
 
 
 def independent(rng, n: int, allowed: float):
-    return lognormal(rng, n), exceeded_us(allowed)
+    return lognormal(rng, n, 0.05), exceeded_us(allowed)
 
 
 def autoregressive(rng, n: int, allowed: float, rho: float):
@@ -267,16 +264,9 @@ def moving_maximum(rng, n: int, allowed: float, k: int):
 
 def bursty(rng, n: int, allowed: float, length: float, chance: float):
     """A bad state of `length` trials on average in which a trial misses with `chance`; else no misses."""
-    share = allowed / chance
-    stay = {True: length, False: length * (1 - share) / share}
-    bad, place, misses = bool(rng.random() < share), 0, np.zeros(n, dtype=bool)
-    while place < n:
-        stop = place + rng.geometric(1 / stay[bad])
-        if bad:
-            misses[place:stop] = rng.random(len(misses[place:stop])) < chance
-        bad, place = not bad, stop
-    latency_ns = np.clip(lognormal(rng, n), None, 1.6e5)
-    latency_ns[misses] = 2e5 * (1 + rng.random(int(misses.sum())))
+    latency_ns = np.clip(lognormal(rng, n, 0.05), None, 1.6e5)
+    misses = geometric(length, chance)(rng, n, allowed)
+    latency_ns[misses] = 2e5 * (1 + rng.random(len(misses)))
     return latency_ns, 190.0
 
 
@@ -334,20 +324,13 @@ def test_where_bursts_come_often_enough_met_keeps_to_5_percent_over_all(rng):
         check_rate(len(found), 150, 0.05)
 
 
-def rounded(rng, n: int) -> np.ndarray:
-    return np.round(lognormal(rng, n) / 1e3) * 1e3
-
-
-BODIES = {
-    "lognormal": lognormal,
-    "exponential": lambda rng, n: 1e5 + rng.exponential(2e4, n),
-    "heavy tail": lambda rng, n: 1e5 + 1e3 * np.abs(rng.standard_t(2, n)),
-    "whole microseconds": rounded,
+BODIES = {name: planted_latencies.BODIES[name] for name in ("lognormal 5 %", "exponential 20 %", "Student-t 1 %")} | {
+    "whole microseconds": lambda rng, n: np.round(lognormal(rng, n, 0.05) / 1e3) * 1e3,
     "two values": lambda rng, n: np.where(rng.random(n) < 0.02, 1.25e5, 1e5),
 }
 
 
-@pytest.mark.parametrize("body", rest_is_heavy(BODIES, "lognormal".__eq__))
+@pytest.mark.parametrize("body", rest_is_heavy(BODIES, "lognormal 5 %".__eq__))
 def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
@@ -474,10 +457,10 @@ def test_rounds_of_different_medians_are_no_dependence(rng):
             (lambda rng: [independent(rng, 2000, 0.01)[0]], None, {}),
             (lambda rng: [bursty(rng, 3000, 0.01, 10, 0.8)[0]], None, {}),
             (lambda rng: [bursty(rng, 3000, 0.004, 3, 0.8)[0]], None, {"burst_length": 5.0}),
-            (lambda rng: [lognormal(rng, 1500) * np.linspace(1, 1.1, 1500)], None, {}),
+            (lambda rng: [lognormal(rng, 1500, 0.05) * np.linspace(1, 1.1, 1500)], None, {}),
             (lambda rng: [factor * lognormal(rng, 700, 0.01) for factor in (1, 1.04, 0.98)], None, {}),
-            (lambda rng: [lognormal(rng, 1200)], 2.0, {}),
-            (lambda rng: [lognormal(rng, 40)], None, {}),
+            (lambda rng: [lognormal(rng, 1200, 0.05)], 2.0, {}),
+            (lambda rng: [lognormal(rng, 40, 0.05)], None, {}),
         ],
         lambda rounds, until, asked: until is not None or asked,
     ),
@@ -570,7 +553,7 @@ def test_failures_statuses_and_json(rng):
     for names, status in statuses.items():
         answers = tuple(replace(verdict, outcome=name) for name in names)
         assert Verdicts(Runs(()), answers).exit_status == status
-    for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
+    for answer in (verdict, judge(of(*(lognormal(rng, 500, 0.05) for _ in range(2))), 105)):
         again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
         flat = columns.row(again, (*VERDICT, "n", "max_us"), VERDICT)  # no level is missing
         assert (flat["verdict"], flat["n"], flat["percentile"]) == (answer.outcome, answer.n, 99.9)
@@ -698,6 +681,6 @@ def test_what_cannot_be_judged_is_refused(rounds):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 10, 29, 60])
 def test_small_recordings_have_a_verdict(n, rng):
     for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):
-        verdict = judge(of(lognormal(rng, n)), deadline_us, percentile)
+        verdict = judge(of(lognormal(rng, n, 0.05)), deadline_us, percentile)
         assert verdict_text(verdict) and verdict.effective.n <= n
         assert verdict.n == n
