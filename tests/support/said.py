@@ -21,7 +21,9 @@ FOLDER, REWRITTEN = ROOT / "tests" / "golden" / "said", "REWRITE_SAID"
 
 def said(*texts: str) -> None:
     """Fails unless these are the texts that the running test had when the golden ones were written."""
-    module, test = re.fullmatch(r"tests/(?:.*/)?(\w+)\.py::(.*) \(call\)", os.environ["PYTEST_CURRENT_TEST"]).groups()
+    running = os.environ["PYTEST_CURRENT_TEST"]
+    module, test = re.fullmatch(r"tests/(?:.*/)?(\w+)\.py::(.*) \(call\)", running).groups()
+    test = re.sub(r"\[seed=\d+\]|-seed=\d+(?=\])|@[^\]]*$", "", test)
     path = FOLDER / f"{module}.json"
     golden = json.loads(path.read_text()) if path.exists() else {}
     found = [text.splitlines() for text in texts]
