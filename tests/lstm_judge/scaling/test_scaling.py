@@ -28,7 +28,6 @@ from lstm_judge.scaling.scaling import (
     find_scaling,
     fit,
     power,
-    scaling,
 )
 from lstm_judge.scaling.text import growth_text
 from lstm_judge.scaling.times import AXES, ShapeTime, from_tables, read_times
@@ -37,7 +36,6 @@ from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
-from tests.conftest import ROOT
 from tests.support.pictures import lines
 from tests.support.planted_latencies import check_rate
 from tests.support.said import refusal, said
@@ -507,15 +505,6 @@ def test_nothing_is_certain_if_the_level_of_a_recording_changes():
     (inversion,) = find_scaling(times).inversions
     assert (inversion.certain, inversion.uncertain_because) == (False, (Doubt.LEVEL_CHANGES,))
     assert times.level_changes() == (1, 10) and times.level_changes(0.1) == (0, 10)
-
-
-def test_recorded_inversions_in_one_process_are_not_certain():
-    findings = scaling(ROOT / "data" / "epyc" / "grid").findings
-    assert findings.inversions and not any(pair.certain for pair in findings.inversions)
-    # One process whose speed changes from 190 to 114 us before its end.
-    (known,) = (pair for pair in findings.inversions if pair.axis == "sequence" and pair.smaller["hidden"] == 32)
-    assert known.smaller == {"layers": 1, "hidden": 32, "sequence": 128, "batch": 1}
-    assert known.uncertain_because == (Doubt.FEW_ROUNDS, Doubt.LEVEL_CHANGES)
 
 
 def test_recordings_of_several_systems_are_apart():

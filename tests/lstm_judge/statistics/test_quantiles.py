@@ -53,13 +53,6 @@ def test_intervals_cover_as_asked_and_no_rank_further_in_would(confidence):
     assert (below(high - 1, n, share) - below(low - 1, n, share) >= confidence - 1e-12).all()
 
 
-def test_the_interval_is_made_of_values_that_were_seen():
-    ordered = np.arange(1000.0) ** 2
-    low, high = interval_ranks(1000, Fraction("0.9"))
-    assert interval(ordered, Fraction("0.9")) == (ordered[low - 1], ordered[high - 1])
-    assert interval(ordered, Fraction("0.999")) == (ordered[interval_ranks(1000, Fraction("0.999"))[0] - 1], None)
-
-
 # Outliers
 
 
