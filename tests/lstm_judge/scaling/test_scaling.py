@@ -173,7 +173,7 @@ def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
     for _ in range(50):
         times_us = [(100 + 3 * size) * (rise if size >= 200 else 1) for size in SEQUENCE]
         rounds_us = np.multiply.outer(times_us, np.ones(6)) * rng.lognormal(0, 0.05, (5, 6))
-        wrong += break_of(SEQUENCE, np.sort(rounds_us, axis=1)[:, 2], rounds_us) != word
+        wrong += break_of(SEQUENCE, rounds_us[:, 0], rounds_us) != word
     check_rate(wrong, 50, 0.02)
 
 
