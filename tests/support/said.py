@@ -38,7 +38,7 @@ def refusal(ask: Callable, *arguments: object, folder: Path = ROOT, **options: o
     with pytest.raises(UsageError) as caught:
         ask(*arguments, **options)
     assert "\n" not in str(caught.value)
-    return str(caught.value).replace(f"{folder}/", "")
+    return str(caught.value).replace(f"{folder}/", "").replace(str(folder), "the folder")
 
 
 if __name__ == "__main__":

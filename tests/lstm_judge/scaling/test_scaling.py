@@ -468,7 +468,7 @@ def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
-    said(stated(text), refusal(read_times, tmp_path, {"a": "layers"}))
+    said(stated(text), refusal(read_times, tmp_path, {"a": "layers"}, folder=tmp_path))
 
 
 def test_rounds_make_small_differences_certain():

@@ -590,7 +590,7 @@ def test_a_conclusion_counts_what_was_found_and_nothing_else(counts):
     verdicts = lab.verdict(groups, 200)
     largest = verdicts.largest()
     assert (largest is None) == (counts[0] == 0)
-    said(names_text(verdicts))
+    said(str(verdicts), names_text(verdicts))
 
 
 def test_a_conclusion_of_one_configuration_counts_nothing():
