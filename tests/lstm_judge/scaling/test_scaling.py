@@ -487,6 +487,9 @@ def test_rounds_make_small_differences_certain():
     times = read_times([*whole, whole[0]])
     cell = times.cells["onnxruntime"][1, 8, 4, 1]
     assert (len(cell.rounds), times.counts.duplicates, cell.latency_us) == (5, 1, pytest.approx(105, rel=1e-3))
+    assert read_times(few).cells["onnxruntime"][1, 8, 4, 2].latency_us == pytest.approx(
+        100, rel=2e-3
+    )  # of four the lower
     # One slow round that the second side reaches takes the certainty away.
     assert certain([*whole, planted(second, 106, 5, 0.001)])[0] is False
     # Five rounds and 1 %: significant, but below the smallest relevant difference.
