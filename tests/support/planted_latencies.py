@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from statistics import NormalDist
 
 import numpy as np
+from scipy.stats import binom
 
-from lstm_judge.outliers.answer import Outliers
-from lstm_judge.outliers.explain import explain_outliers
-from lstm_judge.outliers.search import search_outliers
+from lstm_judge.outliers.explain import explain_outliers as explain  # noqa: F401
+from lstm_judge.outliers.search import search_outliers as quick  # noqa: F401
 from lstm_judge.read.rounds import Round
 from lstm_judge.verdict import verdict as deadline
 from lstm_judge.verdict.answer import Verdict
@@ -46,21 +45,17 @@ def plant(
     clusters: tuple[tuple[float, float], ...],
     *,
     jitter: float | None = None,
-    periodic: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Latencies with clusters (multiplier, share) of exact size, and the cluster of each trial (-1: bulk).
 
     A trial of a cluster is its original latency times the multiplier, or with `jitter` the median
-    times the multiplier with this relative spread. Positions are random or at regular intervals.
+    times the multiplier with this relative spread. Positions are random.
     """
     n = len(latency_ns)
     latency_ns, planted = latency_ns.copy(), np.full(n, -1)
     for k, (multiplier, share) in enumerate(clusters):
         count, free = round(share * n), np.flatnonzero(planted < 0)
-        if periodic:
-            places = free[np.linspace(generator.integers(0, len(free) // count), len(free) - 1, count).astype(int)]
-        else:
-            places = generator.choice(free, count, replace=False)
+        places = generator.choice(free, count, replace=False)
         planted[places] = k
         median = float(np.median(latency_ns[planted < 0]))
         own = latency_ns[places] if jitter is None else median * (1 + jitter * generator.standard_normal(count))
@@ -74,10 +69,10 @@ def moving(latency_ns: np.ndarray, drift: float = 0.03, step: float = 0.05, at: 
     return latency_ns * (1 + drift * place) * np.where(place >= at, 1 + step, 1.0)
 
 
-def in_states(generator: np.random.Generator, n: int, run_length: float, states: int = 2) -> np.ndarray:
-    """The state of each trial: runs of geometric lengths, at random or in turn."""
+def in_states(generator: np.random.Generator, n: int, run_length: float) -> np.ndarray:
+    """Which of two states each trial is in: runs of geometric lengths, in turn."""
     ends = np.cumsum(generator.geometric(1 / run_length, size=n))
-    return (generator.integers(0, states) + np.searchsorted(ends, np.arange(n), "right")) % states
+    return (generator.integers(0, 2) + np.searchsorted(ends, np.arange(n), "right")) % 2
 
 
 #: Name -> level of each of n trials, counted from the fastest.
@@ -100,8 +95,6 @@ def beats(
     n: int,
     period_ms: float,
     *,
-    multiplier: float = 1.25,
-    sigma: float = 0.01,
     missed: float = 0.0,
     strays: int = 0,
     median_ns: float = MEDIAN_NS,
@@ -111,7 +104,7 @@ def beats(
 
     `missed`: share of timer events without effect; `strays`: delayed trials at random positions.
     """
-    latency_ns = median_ns * np.exp(sigma * generator.standard_normal(n))
+    latency_ns = median_ns * np.exp(0.01 * generator.standard_normal(n))
     strayed = np.zeros(n, dtype=bool)
     strayed[generator.choice(n, strays, replace=False)] = True
     start_ns, hit = np.empty(n), np.zeros(n, dtype=bool)
@@ -124,7 +117,7 @@ def beats(
             hit[trial] = generator.random() >= missed
             beat += period_ms * 1e6
         if hit[trial] or strayed[trial]:
-            latency_ns[trial] *= multiplier
+            latency_ns[trial] *= 1.25
         now += latency_ns[trial] + outside_ns
     return latency_ns, start_ns, hit
 
@@ -154,16 +147,6 @@ def judge(rounds, *question, **lengths) -> Verdict:
     return deadline.judge(rounds, Question(*question, **lengths))
 
 
-def explain(rounds) -> Outliers:
-    """Outliers of the rounds of one configuration."""
-    return explain_outliers(rounds)
-
-
-def quick(rounds) -> Outliers:
-    """As `explain`, without causes and periods."""
-    return search_outliers(rounds)
-
-
 def even(n: int, sigma: float = 0.01) -> np.ndarray:
     """A lognormal bulk in an order in which all parts are spread alike: chance plants no cluster, burst or step."""
     return MEDIAN_NS * np.exp(sigma * NORMAL((np.arange(n) * (5**0.5 - 1) / 2 + 0.5) % 1))
@@ -173,14 +156,9 @@ def even(n: int, sigma: float = 0.01) -> np.ndarray:
 CHANCE = 1e-6
 
 
-@functools.cache
 def at_most(runs: int, rate: float) -> int:
     """The number of events that is exceeded with a probability of at most CHANCE at this rate."""
-    events, more = runs, 0.0
-    while more <= CHANCE:
-        more += math.comb(runs, events) * rate**events * (1 - rate) ** (runs - events)
-        events -= 1
-    return events + 1
+    return int(binom.isf(CHANCE, runs, rate))
 
 
 def check_rate(events: int, runs: int, rate: float, shown: object = None) -> None:

@@ -10,7 +10,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -29,19 +28,17 @@ from lstm_judge.scaling.scaling import (
     find_scaling,
     fit,
     power,
-    scaling,
 )
 from lstm_judge.scaling.text import growth_text
 from lstm_judge.scaling.times import AXES, ShapeTime, from_tables, read_times
 from lstm_judge.statistics.quantiles import MEDIAN, interval, ratio_rank
 from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
-from tests.conftest import ROOT
 from tests.support.pictures import lines
 from tests.support.planted_latencies import check_rate
+from tests.support.said import refusal, said
 
 LAYERS, HIDDEN, SEQUENCE, BATCH = (1, 2, 3, 4, 6), (32, 64, 128, 200, 256), (32, 64, 128, 200, 256), (1, 2, 4, 8)
 RENAMED = [
@@ -75,15 +72,14 @@ def from_columns(columns: dict, rename: dict | None = None):
     return from_tables([Table("the table", data).renamed(rename)])
 
 
+def stated(text: str) -> str:
+    """The text without errors of rounding, which are those of the processor, and the widths of their columns."""
+    return re.sub(" {2,}", "  ", re.sub(r"[\d.]+e-1\d %", "0 %", text))
+
+
 def scaling_text(findings) -> str:
     """What the command prints."""
-    return str(ScalingAnswers(Runs(()), (findings,)))
-
-
-def row_of(text: str, name: str) -> list[str]:
-    """The cells of a row of a table in the text, without its name."""
-    (line,) = (line for line in text.splitlines() if line.startswith(name))
-    return re.split(" {2,}", line.strip())[1:]
+    return stated(str(ScalingAnswers(Runs(()), (findings,))))
 
 
 def write_csv(path, columns: dict, separator: str = ","):
@@ -153,23 +149,21 @@ def test_slopes_are_per_unit_of_the_axis_at_the_fixed_sizes():
     assert len(found.linearity) == 5 * 5 * 4 * 3 + 5 * 5 * 5
 
 
-@pytest.mark.parametrize(("place", "factor"), [(2, 1.2), (3, 1.11), (4, 1.5), (3, 0.8), (4, 0.89)])
-def test_a_planted_break_is_found_where_it_is(place, factor):
-    times = [100 + 3 * size for size in SEQUENCE]
-    times = times[:place] + [time * factor for time in times[place:]]
-    assert break_of(SEQUENCE, times) == SEQUENCE[place]
-
-
-@pytest.mark.parametrize("factor", [1.10, 0.90, 1.0999, 0.9001])
-def test_ten_per_cent_is_no_break_yet(factor):
-    times = [100.0 + 3 * size for size in SEQUENCE]
-    assert break_of(SEQUENCE, [*times[:4], times[4] * factor]) is None
+@pytest.mark.parametrize(
+    ("place", "factor", "found"),
+    [
+        *((place, factor, SEQUENCE[place]) for place, factor in ((2, 1.2), (3, 1.11), (4, 1.5), (3, 0.8), (4, 0.89))),
+        *((4, factor, None) for factor in (1.10, 0.90, 1.0999, 0.9001)),
+    ],
+)
+def test_a_break_of_more_than_ten_per_cent_is_found_where_it_is(place, factor, found):
+    times = [(100.0 + 3 * size) * (factor if at >= place else 1) for at, size in enumerate(SEQUENCE)]
+    assert break_of(SEQUENCE, times) == found
 
 
 def test_a_break_needs_two_points_before_it():
     assert break_of((1, 2), (10, 100)) is None
-    assert break_of((1, 2, 3), (10, 20, 60)) == 3
-    assert break_of((1, 2, 4), (100, 50, 10)) == 4  # the line falls to zero: all is far from it
+    assert break_of((1, 2, 4), (100, 50, 10)) == 4  # all is far from it
 
 
 @pytest.mark.parametrize(("rise", "word"), [(1.0, None), (1.6, 200)])
@@ -179,16 +173,12 @@ def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
     for _ in range(50):
         times_us = [(100 + 3 * size) * (rise if size >= 200 else 1) for size in SEQUENCE]
         rounds_us = np.multiply.outer(times_us, np.ones(6)) * rng.lognormal(0, 0.05, (5, 6))
-        wrong += break_of(SEQUENCE, np.sort(rounds_us, axis=1)[:, 2], rounds_us) != word
+        wrong += break_of(SEQUENCE, rounds_us[:, 0], rounds_us) != word
     check_rate(wrong, 50, 0.02)
 
 
-def test_a_break_of_equal_processes_is_significant():
-    times_us = [(100 + 3 * size) * (1.11 if size == 256 else 1) for size in SEQUENCE]
-    assert break_of(SEQUENCE, times_us, [np.full(5, time_us) for time_us in times_us]) == 256
-
-
 def test_breaks_of_few_rounds_are_said_to_be_untested():
+    texts = []
     for rounds, tested in ((1, False), (4, False), (5, True)):
         cells = {}
         for size in HIDDEN:
@@ -198,8 +188,8 @@ def test_breaks_of_few_rounds_are_said_to_be_untested():
         found = find_scaling(replace(from_columns(grid()), cells={"all": cells}))
         (line,) = (line for line in found.linearity if line.axis == "hidden")
         assert (line.breaks_at, line.breaks_tested, line.untested_break) == (256, tested, not tested)
-        assert ("1 at 256 (1 not tested)" in scaling_text(found)) != tested
-        assert found.as_dict()["linearity"][0]["breaks_tested"] == tested
+        texts.append(scaling_text(found))
+    said(*texts)
 
 
 def test_flat_times_are_a_line():
@@ -207,11 +197,10 @@ def test_flat_times_are_a_line():
     assert fit((1, 2, 4, 8), [0.1 + 0.2] * 3 + [0.3])[2] == 1
 
 
-def test_two_points_and_one_row_are_no_line():
-    found = find_scaling(from_columns({"layers": [1, 2], "latency_us": [3, 4]})).as_dict()
-    assert found["linearity"] == [] and found["inversions"] == []
-    found = find_scaling(from_columns({"layers": [1], "batch": [1], "latency_us": [3]})).as_dict()
-    assert [found[name] for name in ("linearity", "inversions", "batch1_penalties", "batching")] == [[], [], [], []]
+@pytest.mark.parametrize("columns", [{"layers": [1, 2], "latency_us": [3, 4]}, {"batch": [1], "latency_us": [3]}])
+def test_two_points_and_one_row_are_no_line(columns):
+    found = find_scaling(from_columns(columns)).as_dict()
+    assert not any(found[name] for name in ("linearity", "inversions", "batch1_penalties", "batching"))
 
 
 # Inversions and penalties
@@ -219,22 +208,19 @@ def test_two_points_and_one_row_are_no_line():
 
 def brute_force(columns: dict, min_ratio: float = 1.0) -> tuple[set, set]:
     """Inversions and penalties by trying all pairs of rows."""
-    rows = [row for row in zip(*(columns[axis] for axis in (*AXES, "latency_us")), strict=True) if row[4] is not None]
+    rows = {
+        tuple(shape): us for *shape, us in zip(*(columns[name] for name in (*AXES, "latency_us")), strict=True) if us
+    }
     inversions, penalties = set(), set()
-    for small, large in itertools.permutations(rows, 2):
-        differ = [place for place in range(4) if small[place] != large[place]]
-        if len(differ) != 1 or small[differ[0]] > large[differ[0]]:
-            continue
-        (place,) = differ
-        between = [
-            row
-            for row in rows
-            if small[place] < row[place] < large[place] and all(row[k] == small[k] for k in range(4) if k != place)
-        ]
-        if not between and large[4] < small[4] and small[4] / large[4] >= min_ratio:
-            inversions.add((AXES[place], small[:4], large[:4], round(large[4] / small[4], 9)))
-            if place == 3 and (small[3], large[3]) == (1, 2):
-                penalties.add((small[:4], round(small[4] / large[4], 9)))
+    for place, axis in enumerate(AXES):
+        for small, large in itertools.permutations(rows, 2):
+            on_line = [row for row in rows if row[:place] + row[place + 1 :] == small[:place] + small[place + 1 :]]
+            between = [row for row in on_line if small[place] < row[place] <= large[place]]
+            ratio = rows[small] / rows[large]
+            if between == [large] and ratio > 1 and ratio >= min_ratio:
+                inversions.add((axis, small, large, round(1 / ratio, 9)))
+                if axis == "batch" and (small[3], large[3]) == (1, 2):
+                    penalties.add((small, round(ratio, 9)))
     return inversions, penalties
 
 
@@ -270,18 +256,9 @@ def test_inversions_between_hidden_200_and_256():
         assert pair.ratio == pytest.approx(linear_us(layers, 256, 256, 1) / 1.25 / linear_us(layers, 200, 256, 1))
     breaks = {(line.fixed["layers"], line.breaks_at) for line in found.linearity if line.axis == "sequence"}
     assert breaks == {(layers, None) for layers in LAYERS} | {(3, 256), (4, 256), (6, 256)}
-    text = scaling_text(found)
-    along = [line for line in found.linearity if line.axis == "sequence"]
-    assert 0 < (linear := sum(line.exponent_low <= 1 <= line.exponent_high for line in along)) < len(along)
-    row = row_of(text, "Sequence length")
-    assert row[0] == f"{linear} of {len(along)}" and row[-1] == "3 at 256 (3 not tested)"
-    pairs, significant, lowest, shape = row_of(text, "hidden 200 -> 256")
-    assert (pairs, significant, shape) == ("3", "-", "layers 3, sequence 256, batch 1")
-    assert float(lowest) == pytest.approx(
-        min(pair.ratio for pair in found.inversions if pair.axis == "hidden"), abs=6e-4
-    )
     # The slow shape is also slower at batch 1 than at batch 2.
     assert {tuple(pair.smaller.values()) for pair in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
+    said(scaling_text(found))
 
 
 def test_neighbours_are_those_present_on_their_line():
@@ -299,8 +276,7 @@ def test_batches_1_and_4_are_no_penalty():
 
 @pytest.mark.parametrize("ratio", [0.9, 0, -1, math.nan, math.inf])
 def test_an_invalid_min_ratio_is_refused(ratio):
-    with pytest.raises(UsageError, match="slower / faster"):
-        find_scaling(from_columns({"batch": [1], "latency_us": [1]}), ratio)
+    said(refusal(find_scaling, from_columns({"batch": [1], "latency_us": [1]}), ratio))
 
 
 # Batching
@@ -342,29 +318,19 @@ def test_the_command_prints_the_documented_fields(tmp_path, capsys):
         "Std": [0.1] * len(columns["layers"]),
     }
     path = write_csv(tmp_path / "table.csv", table)
-    assert run(path, "--rename", *RENAMED, "--format", "json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"linearity", "inversions", "batch1_penalties"} <= found.keys()
-    fitted = {"slope_us", "r2", "exponent", "exponent_low", "exponent_high", "departure", "breaks_at", "breaks_tested"}
-    assert all(set(item) == {"axis", "fixed", *fitted} for item in found["linearity"])
-    assert all(set(item) == {"axis", "smaller", "larger", "ratio"} for item in found["inversions"])
-    slow, fast = linear_us(1, 64, 32, 1), linear_us(1, 64, 32, 2) * 0.5
+    texts = []
+    for options in (["--format", "json"], ["--min-ratio", 5, "--format", "json"], []):
+        assert run(path, "--rename", *RENAMED, *options) == 0
+        texts.append(capsys.readouterr().out.replace(f"{tmp_path}/", ""))
+    found, without, text = json.loads(texts[0]), json.loads(texts[1]), texts[2]
+    ratio = linear_us(1, 64, 32, 1) / linear_us(1, 64, 32, 2) / 0.5
     shape = {"layers": 1, "hidden": 64, "sequence": 32, "batch": 1}
-    assert found["batch1_penalties"] == [{"shape": shape, "ratio": pytest.approx(slow / fast)}]
-    assert found["inversions"] == [
-        {"axis": "batch", "smaller": shape, "larger": {**shape, "batch": 2}, "ratio": pytest.approx(fast / slow)}
-    ]
-    line = next(item for item in found["linearity"] if item["axis"] == "sequence" and item["fixed"]["layers"] == 2)
-    assert line["fixed"] == {"layers": 2, "hidden": 64, "batch": 1}
-    assert line["slope_us"] == pytest.approx(4) and line["r2"] == pytest.approx(1) and line["breaks_at"] is None
-    assert found["counts"]["unused_columns"] == ["Std"]
-    assert run(path, "--rename", *RENAMED, "--min-ratio", 5, "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["batch1_penalties"] == []
-    assert run(path, "--rename", *RENAMED) == 0
-    text = capsys.readouterr().out
-    assert "batch 1 slower than batch 2: 1 of 15 networks measured at both" in text
-    assert row_of(text, "batch 1 -> 2") == ["1", "-", f"{fast / slow:.3f}", "layers 1, hidden 64, sequence 32"]
-    assert row_of(text, "doubling it costs")[-2:] == row_of(text, "least time per sample")[-2:] == ["0", "15"]
+    assert found["batch1_penalties"] == [{"shape": shape, "ratio": pytest.approx(ratio)}]
+    (pair,) = found["inversions"]
+    smaller_and_larger = {"smaller": shape, "larger": {**shape, "batch": 2}}
+    assert pair == {"axis": "batch", **smaller_and_larger, "ratio": pytest.approx(1 / ratio)}
+    assert without["batch1_penalties"] == [] and found["counts"]["unused_columns"] == ["Std"]
+    said(stated(text))
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("ns", 1e3), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
@@ -389,8 +355,7 @@ def test_blanks_holes_and_duplicates_are_counted():
         **{"rows": 7, "used": 5, "blank": 2, "duplicates": 2, "failed": 0, "holes": 1, "shapes": 3},
     }
     assert times.cells["all"][2, 1].latency_us == 6000
-    text = scaling_text(find_scaling(times))
-    assert "1 shape of the grid missing" in text and "2 rows with a blank" in text and "2 rows of a shape" in text
+    said(scaling_text(find_scaling(times)))
 
 
 def test_systems_are_never_mixed():
@@ -398,47 +363,43 @@ def test_systems_are_never_mixed():
     found = find_scaling(from_columns(columns)).as_dict()
     assert [line["system"] for line in found["linearity"]] == ["a", "b"] and set(found["systems"]) == {"a", "b"}
     assert [(pair["system"], pair["ratio"]) for pair in found["batch1_penalties"]] == [("b", 20 / 19)]
-    assert "\na:\n" in scaling_text(find_scaling(from_columns(columns)))
+    said(scaling_text(find_scaling(from_columns(columns))))
     columns["GPU"] = columns.pop("Runtime")
     assert from_columns(columns).counts.duplicates == 3
     assert set(from_columns(columns, {"gpu": "device_name"}).systems) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ("layers,latency_us\n1,\n", "no row"),
-        ("layers,time\n1,2\n", "--column .*--rename .*layers, time"),
-        ("depth,latency_us\n1,2\n", "none of the columns layers.*depth, latency_us.*--rename"),
-        ("layers,latency_us\n1,2\n2,-3\n", "1 negative, the first in line 3"),
-        ("layers,latency_us\n\n1.5,2\n", "line 3: layers is 1.5"),
-        ("layers,latency_us\n0,2\n", "line 2: layers is 0"),
-        ("layers,latency_us,latency_ms\n1,2,3\n", "several columns .*latency_us, latency_ms"),
-        ("layers,Layers,latency_us\n1,2,3\n", "2 columns named layers"),
+        "layers,latency_us\n1,\n",
+        "layers,time\n1,2\n",
+        "depth,latency_us\n1,2\n",
+        "layers,latency_us\n1,2\n2,-3\n",
+        "layers,latency_us\n\n1.5,2\n",
+        "layers,latency_us\n0,2\n",
+        "layers,latency_us,latency_ms\n1,2,3\n",
+        "layers,Layers,latency_us\n1,2,3\n",
     ],
 )
-def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path, text, expected):
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=expected) as caught:
-        read_times(path)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+def test_a_table_that_cannot_be_read_is_refused(tmp_path, text):
+    (tmp_path / "table.csv").write_text(text)
+    said(refusal(read_times, tmp_path / "table.csv", folder=tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("rename", "expected"),
+    "rename",
     [
-        (["Depth=layers"], "no column 'Depth'.*Num layers, latency_us"),
-        (["Num layers=depth"], "none of the columns layers, hidden.*depth, latency_us"),
-        (["Num layers"], "takes OLD=NEW"),
-        (["=layers"], "takes OLD=NEW"),
-        (["Num layers=layers", "Num layers=batch"], "two names"),
+        ["Depth=layers"],
+        ["Num layers=depth"],
+        ["Num layers"],
+        ["=layers"],
+        ["Num layers=layers", "Num layers=batch"],
     ],
 )
-def test_a_wrong_rename_is_refused(tmp_path, rename, expected):
+def test_a_wrong_rename_is_refused(tmp_path, rename):
     path = write_csv(tmp_path / "table.csv", {"Num layers": [1], "latency_us": [2]})
-    with pytest.raises(UsageError, match=expected):
-        run(path, "--rename", *rename)
+    said(refusal(run, path, "--rename", *rename, folder=tmp_path))
 
 
 def test_a_table_as_spreadsheets_write_it(tmp_path):
@@ -447,8 +408,7 @@ def test_a_table_as_spreadsheets_write_it(tmp_path):
     times = read_times(path)
     assert times.cells["all"] == {(1,): ShapeTime(1_000_500)} and times.counts.blank == 1 and times.unused == ("a;b",)
     path.write_bytes("layers,latency_us\n1,2\n".encode("utf-16"))
-    with pytest.raises(UsageError, match="UTF-8"):
-        read_times(path)
+    said(refusal(read_times, path, folder=tmp_path))
     table = write_csv(path, {"layers": [1], "latency_us": [5], "latency_ms": [7]})
     assert read_times(table, {"latency_ms": ""}).cells["all"][1,].latency_us == 5
     assert read_times(write_csv(path, {"layers": [1], "latency_us": [5]}, "\t")).axes == ("layers",)
@@ -460,13 +420,11 @@ def test_tables_in_parquet_and_pandas(tmp_path):
     frame = pd.DataFrame({"batch": [1, 2, None], "mean_us": [3.0, float("nan"), 4.0], "median_us": [1, 2, 3]})
     frame.to_parquet(tmp_path / "table.parquet")
     times = read_times(tmp_path / "table.parquet")
-    assert (
-        times.cells["all"] == {(1,): ShapeTime(1), (2,): ShapeTime(2)} and times.counts.blank == 1
-    )  # the median goes first
+    assert times.cells["all"] == {(1,): ShapeTime(1), (2,): ShapeTime(2)}  # the median goes first
+    assert times.counts.blank == 1
     frame["median_us"] = [1, -2, 3]
     frame.to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(UsageError, match=r"1 negative, the first in row 2"):
-        read_times(tmp_path / "table.parquet")
+    said(refusal(read_times, tmp_path / "table.parquet", folder=tmp_path))
 
 
 # Recordings
@@ -497,7 +455,6 @@ def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     inversions = {pair["larger"]["hidden"]: pair for pair in found["inversions"]}
     assert set(inversions) == {128, 200}
-    assert set(inversions[128]) == {"axis", "smaller", "larger", "ratio", "certain", "uncertain_because"}
     # The intervals of both are disjoint, but one process per side proves nothing.
     for pair in inversions.values():
         assert (pair["certain"], pair["uncertain_because"]) == (False, ["fewer than 5 rounds"])
@@ -507,34 +464,37 @@ def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     assert found["counts"]["failed"] == 1 and found["counts"]["used"] == 4
     assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
     assert run(tmp_path) == 0
-    text = capsys.readouterr().out
-    assert row_of(text, "hidden 128 -> 200")[:2] == row_of(text, "hidden 64 -> 128")[:2] == ["1", "0"]
-    assert text.count("fewer than 5 rounds (2 pairs)") == 1
+    text = capsys.readouterr().out.replace(str(tmp_path), "the folder")
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
-    with pytest.raises(UsageError, match="remove --rename"):
-        read_times(tmp_path, {"a": "layers"})
+    said(stated(text), refusal(read_times, tmp_path, {"a": "layers"}, folder=tmp_path))
 
 
 def test_rounds_make_small_differences_certain():
     first, second = LstmShape(1, 8, 4, 1), LstmShape(1, 8, 4, 2)
     drift = (1, 1.005, 0.995, 1.01, 0.99)
+
+    def certain(items):
+        found = find_scaling(read_times(items))
+        return found.batch1_penalties[0].certain, found.inversions[0].certain
+
     few = [planted(first, 105 * f, i, 0.001) for i, f in enumerate(drift)]
     few += [planted(second, 100 * f, i, 0.001) for i, f in enumerate(drift[:4])]
-    assert find_scaling(read_times(few)).batch1_penalties[0].certain is False
     whole = [*few, planted(second, 99, 4, 0.001)]
-    found = find_scaling(read_times(whole))
-    assert found.batch1_penalties[0].certain is True and found.inversions[0].certain is True
+    assert (certain(few), certain(whole)) == ((False, False), (True, True))
     # The median of the rounds' medians; a recording given twice is one round.
     times = read_times([*whole, whole[0]])
-    assert len(times.cells["onnxruntime"][1, 8, 4, 1].rounds) == 5 and times.counts.duplicates == 1
-    assert times.cells["onnxruntime"][1, 8, 4, 1].latency_us == pytest.approx(105, rel=1e-3)
+    cell = times.cells["onnxruntime"][1, 8, 4, 1]
+    assert (len(cell.rounds), times.counts.duplicates, cell.latency_us) == (5, 1, pytest.approx(105, rel=1e-3))
+    assert read_times(few).cells["onnxruntime"][1, 8, 4, 2].latency_us == pytest.approx(
+        100, rel=2e-3
+    )  # of four the lower
     # One slow round that the second side reaches takes the certainty away.
-    assert find_scaling(read_times([*whole, planted(second, 106, 5, 0.001)])).batch1_penalties[0].certain is False
+    assert certain([*whole, planted(second, 106, 5, 0.001)])[0] is False
     # Five rounds and 1 %: significant, but below the smallest relevant difference.
-    small = [planted(first, 101, i, 0.0001) for i in range(5)] + [planted(second, 100, i, 0.0001) for i in range(5)]
-    assert find_scaling(read_times(small)).batch1_penalties[0].certain is False
+    small = [planted(shape, us, i, 0.0001) for shape, us in ((first, 101), (second, 100)) for i in range(5)]
+    assert certain(small)[0] is False
 
 
 def test_nothing_is_certain_if_the_level_of_a_recording_changes():
@@ -549,15 +509,6 @@ def test_nothing_is_certain_if_the_level_of_a_recording_changes():
     assert times.level_changes() == (1, 10) and times.level_changes(0.1) == (0, 10)
 
 
-def test_recorded_inversions_in_one_process_are_not_certain():
-    findings = scaling(ROOT / "data" / "epyc" / "grid").findings
-    assert findings.inversions and not any(pair.certain for pair in findings.inversions)
-    # One process whose speed changes from 190 to 114 us before its end.
-    (known,) = (pair for pair in findings.inversions if pair.axis == "sequence" and pair.smaller["hidden"] == 32)
-    assert known.smaller == {"layers": 1, "hidden": 32, "sequence": 128, "batch": 1}
-    assert known.uncertain_because == (Doubt.FEW_ROUNDS, Doubt.LEVEL_CHANGES)
-
-
 def test_recordings_of_several_systems_are_apart():
     items = [planted(LstmShape(1, 8, 4, batch), 100 + batch, threads=k) for batch in (1, 2, 4) for k in (1, 2)]
     items[0].provenance["machine_fingerprint"] = "another"
@@ -565,21 +516,7 @@ def test_recordings_of_several_systems_are_apart():
     labels = set(found.times.systems)
     assert len(labels) == 3 and all("threads" in label and "machine" in label for label in labels)
     assert len(found.linearity) == 1 and found.as_dict()["linearity"][0]["system"] in labels
-    with pytest.raises(UsageError, match="none of the recordings"):
-        read_times([])
-
-
-def test_intervals_of_medians_cover_and_are_none_where_there_is_too_little():
-    half = Fraction(1, 2)
-    assert interval(np.arange(7), half, PAIR_CONFIDENCE) == (None, None)
-    low, high = interval(np.arange(1, 9), half, PAIR_CONFIDENCE)
-    assert (low, high) == (1, 8)  # 1 - 2 / 2**8 = 99.2 %
-    generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(2000):
-        low, high = interval(np.sort(generator.exponential(1, 25)), half, PAIR_CONFIDENCE)
-        covered += low <= math.log(2) <= high
-    assert covered / 2000 > 0.985
+    said(refusal(read_times, []))
 
 
 def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
@@ -598,9 +535,12 @@ def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
         trials = Trials(1e3 * np.linspace(low, high, 8))  # of 8 trials the interval is the whole range
         found = trials.percentile(MEDIAN, PAIR_CONFIDENCE)
-        assert (found.low_us, found.high_us) == (low, high)
+        assert (found.low_us, found.high_us) == (low, high) and interval(np.arange(7), MEDIAN, PAIR_CONFIDENCE)[
+            0
+        ] is None
         return ShapeTime((low + high) / 2, (trials,) * rounds)
 
+    assert interval(np.arange(7), MEDIAN, PAIR_CONFIDENCE) == (None, None)
     few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
     assert doubts(cell(10, 12), cell(13, 15)) == few
     assert doubts(cell(10, 13, 4), cell(13, 19, 5)) == few + apart
@@ -642,17 +582,13 @@ def test_pictures_of_small_tables():
         assert image_bytes(draw(found, "batch")).startswith(b"\x89PNG")
     assert image_bytes(scaling.batching(found))
     two = find_scaling(from_columns({"batch": [1, 2] * 2, "latency_us": [1, 2, 3, 4], "runtime": ["a", "a", "b", "b"]}))
-    with pytest.raises(UsageError, match="choose one of these systems: a; b"):
-        scaling.batching(two)
-    with pytest.raises(UsageError, match="no fit to draw"):
-        scaling.fits(two, "batch", "a")
+    said(refusal(scaling.batching, two), refusal(scaling.fits, two, "batch", "a"))
 
 
 def test_growth_is_called_linear_only_where_the_interval_of_its_power_has_1():
     line = find_scaling(from_columns(grid(linear_us))).linearity[0]
-    texts = []
+    texts = [stated(growth_text([line]))]
     for lows in ((0.5, 0.6), (0.5, 1.1), (1.1, 1.2)):
         series = [replace(line, exponent=low + 0.5, exponent_low=low, exponent_high=low + 1) for low in lows]
-        texts.append(growth_text(series).split(":")[0])
-    assert texts == ["may be linear", "may be linear in 1 of 2 series", "not linear"]
-    assert "series" not in growth_text([line])
+        texts.append(stated(growth_text(series)))
+    said(*texts)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import lstm_trt as lab
+from lstm_judge.compare import answer as compare
+from lstm_judge.compare.compare import compare_groups
 from lstm_judge.outcomes import Outcome
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.bounds import FixedTests, fewest_misses, most_misses
 from lstm_judge.statistics.dependence import independent_n
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.summarize.summarize import percentiles_of
+from lstm_judge.verdict.answer import Verdict
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
 from lstm_judge.verdict.verdict import judged_of
@@ -22,6 +26,7 @@ from tests.conftest import ROOT, rest_is_heavy
 from tests.support.agreement import contradictions
 from tests.support.planted_latencies import autoregressive, check_rate, even, judge
 from tests.support.planted_misses import KINDS, geometric
+from tests.support.said import said
 
 FOLDERS = [folder for top in ("epyc", "xeon") for folder in sorted((ROOT / "data" / top).iterdir()) if folder.is_dir()]
 PERCENTILES = ("50", "90", "99", "99.9", "99.99")
@@ -39,17 +44,58 @@ def near(rng, rounds, percentile: str, confidence: float, count: int) -> list[Qu
     return [Question(us, percentile, confidence, float(rng.choice([1, 1, 1, 3]))) for us in deadlines_us]
 
 
-@pytest.mark.parametrize("folder", rest_is_heavy(FOLDERS, lambda folder: folder.name == "near", one_in=4))
-def test_no_bound_contradicts_the_verdict_on_a_recording(rng, folder):
-    groups = [group for group in lab.load(folder) if group.failure is None]
-    asked = []
-    for _ in range(4):
+#: Estimates whose names are not those of their bounds without `_low`.
+ESTIMATES = {"low": ("estimate", "multiplier"), "low_us": ("us",), "odds_low": ("odds_ratio",)}
+
+
+def wrong(found: object) -> Iterator[str]:
+    """Intervals in JSON values that are empty or lack their estimate, and rates that are none."""
+    if isinstance(found, list | tuple):
+        for part in found:
+            yield from wrong(part)
+    if not isinstance(found, dict):
+        return
+    for name, value in found.items():
+        yield from wrong(value)
+        words = set(name.split("_"))
+        if value is not None and "low" in words:
+            names = ESTIMATES.get(name, (name.replace("_low", ""),))
+            (estimate,) = (found[each] for each in names if each in found)
+            ascending = [value, estimate, found.get(name.replace("low", "high"))]
+            known = [each for each in ascending if each is not None]
+            if known != sorted(known):
+                yield f"{name}: {known}"
+        if words & {"share", "rate", "chance", "p"} and isinstance(value, float) and not 0 <= value <= 1:
+            yield f"{name}: {value}"
+
+
+def with_estimates(answer: Verdict) -> dict:
+    """The JSON values of a verdict; each bound stands beside its estimate."""
+    estimates = {"percentile_us": answer.percentile_us, "miss_rate": answer.misses / answer.n}
+    found = answer.as_dict()
+    return found | {name: estimates | (found[name] or {}) for name in ("bounds", "processes")}
+
+
+# A grid has 160 networks, each of which is judged and compared twice.
+@pytest.mark.parametrize("folder", rest_is_heavy(FOLDERS, lambda folder: folder.name == "confirm", one_in=4))
+def test_every_interval_of_a_folder_contains_its_estimate(rng, folder):
+    """Of each answer, at deadlines around a percentile of one of the groups; and no bound contradicts a verdict."""
+    runs = lab.load(folder)
+    groups = [group for group in runs if group.failure is None]
+    answers = [lab.outliers(runs), lab.summarize(runs, percentiles=("50", "75", "99.95")), lab.scaling(runs)]
+    found = [answer.as_dict() for answer in answers]
+    for _ in range(2):
         group = groups[rng.integers(len(groups))]
         percentile, confidence = str(rng.choice(PERCENTILES)), float(rng.choice(CONFIDENCES))
-        questions = near(rng, timed_rounds(group.rounds), percentile, confidence, 4)
-        asked += [(group.rounds, question, group.until) for question in questions]
-    for answer in map(judged_of, asked):
-        assert not list(contradictions(answer)), answer
+        first, *others = near(rng, timed_rounds(group.rounds), percentile, confidence, 8)
+        verdicts = [judged_of((group.rounds, question, group.until)) for question in others]
+        verdicts += [judged_of((each.rounds, first, each.until)) for each in groups]
+        for verdict in verdicts:
+            assert not list(contradictions(verdict)), verdict
+        found += map(with_estimates, verdicts)
+        question = compare.Question(confidence=confidence, deadline_us=first.deadline_us, percentile=percentile)
+        found += [compare_groups(*sides, question).as_dict() for sides in itertools.pairwise(groups)]
+    assert not list(wrong(found))
 
 
 def bursty(rng, n: int) -> np.ndarray:
@@ -170,7 +216,5 @@ def test_a_slow_level_is_seen_in_the_slowest_calls_and_denies_met_near_the_deadl
 
 
 def test_the_next_maximum_is_left_open_where_the_level_changed():
-    stated = "longer one is at most 50 %"
-    assert stated in verdict_text(judge([Round.of(even(3000))], 1000))
-    assert stated not in verdict_text(judge([Round.of(even(3000) * np.linspace(1, 1.1, 3000))], 1000))
-    assert stated not in verdict_text(judge([Round.of(even(3000) * np.repeat([1, 1.1], 1500))], 1000))
+    shapes = (1, np.linspace(1, 1.1, 3000), np.repeat([1, 1.1], 1500))
+    said(*(verdict_text(judge([Round.of(even(3000) * shape)], 1000)) for shape in shapes))
