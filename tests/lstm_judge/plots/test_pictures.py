@@ -291,7 +291,19 @@ def test_a_picture_says_what_it_did(name):
     assert told(SAID[name]()) == golden_file(name).read_text()
 
 
-@pytest.mark.parametrize("name", rest_is_heavy(EVERY, lambda name: [*EVERY].index(name) % 6 == 0))
+#: `make test` lays these out, and the heavy part the others.
+QUICK = {
+    "maps of layers",
+    "map of 200",
+    "boxes of many sizes",
+    "80 curves",
+    "runtimes in ten of many networks",
+    "growth",
+}
+QUICK |= {"tails of 8", "batching", "one trial", "numbers from elsewhere", "four clusters"}
+
+
+@pytest.mark.parametrize("name", rest_is_heavy(EVERY, QUICK.__contains__))
 @pytest.mark.filterwarnings("error")
 def test_a_picture_can_be_read(name):
     """No text is cut off or overlaps, no data are covered, and panels are large; a page has its table beside."""
