@@ -151,6 +151,14 @@ def test_a_runtime_has_one_colour_and_one_marker_in_all_figures():
         assert {(look["color"], look["marker"]) for look in two.values()} <= drawn
 
 
+def test_further_systems_of_a_runtime_are_darker_by_the_same_factor():
+    runs = in_precisions(make_runs(ONE, (EPYC, TORCH)), "fp32", "bf16", "int8")
+    looks = system_looks(points_of(runs))
+    for runtime in ("onnxruntime", "pytorch"):
+        first, second, third = (np.array(look["color"]) for name, look in looks.items() if name.startswith(runtime))
+        assert np.allclose(second, first * 0.62) and np.allclose(third, second * 0.62)
+
+
 def test_outliers_are_counted_as_the_founding_document_does():
     body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
     assert Trials(1e3 * np.array(body)).outliers == 0
