@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,10 +60,8 @@ def failure(shape: LstmShape, runtime: str, reason: str) -> Failure:
     return Failure(configuration, 0, "build", reason, {"machine_fingerprint": "0123456789abcdef"})
 
 
-@pytest.fixture(scope="package")
-def campaign(tmp_path_factory):
-    """A folder: times grow with hidden size and sequence, from 40 to 320 us; fast takes half as long as slow."""
-    folder = tmp_path_factory.mktemp("campaign")
+def record_campaign(folder) -> None:
+    """Times grow with hidden size and sequence, from 40 to 320 us; fast takes half as long as slow."""
     for runtime, factor in (("slow", 1.0), ("fast", 0.5)):
         for hidden in (8, 16, 32):
             for sequence in (4, 8):
@@ -71,6 +70,48 @@ def campaign(tmp_path_factory):
         files.write_failure(failure(LstmShape(1, 64, 4), runtime, "no memory in /home/alice/model.onnx"), folder)
     files.write(recording(LstmShape(1, 32, 2), "slow", DEADLINE_US / 1.0096), folder)  # 2 % of its calls miss
     files.write(recording(LstmShape(1, 8, 4), "fast", 15.0, precision="fp16", error=1e-3), folder)
+
+
+DAY_NS = 86_400 * 10**9
+
+
+def record_on_two_machines(folder) -> None:
+    """Three recordings: on the 1st and the 3rd of May 2026 on one machine, on the 7th on another one with a GPU."""
+    first_ns = 1_777_593_600 * 10**9
+    for hidden, (cpu, day, version) in enumerate([("Alpha", 0, "1.0"), ("Alpha", 2, "1.1"), ("Beta", 6, "1.2")], 8):
+        device = "NVIDIA Gamma" if cpu == "Beta" else cpu
+        made = recording(
+            LstmShape(1, hidden, 4), "fast", 100.0, started=first_ns + day * DAY_NS, cpu=cpu, device=device
+        )
+        made = replace(made, configuration=replace(made.configuration, runtime_version=version))
+        made.provenance["versions"]["lstm_trt"] = {"Alpha": "0.8", "Beta": "0.9"}[cpu]
+        if cpu == "Beta":
+            made.provenance["machine_fingerprint"] = "fedcba9876543210"
+        files.write(made, folder)
+
+
+def record_old_and_new(folder) -> tuple[Path, Path]:
+    """Folders of a baseline and of new recordings: one is slower, one faster, one failed, one is on each side alone."""
+    old, new = folder / "old", folder / "new"
+    for side, medians in {
+        old: {8: 100.0, 16: 100.0, 32: 100.0, 64: 100.0},
+        new: {8: 60.0, 16: 150.0, 128: 100.0},
+    }.items():
+        side.mkdir()
+        for hidden, median_us in medians.items():
+            made = recording(LstmShape(1, hidden, 4), "fast", median_us, draw=side == new)
+            if side == new:
+                made.provenance["machine_fingerprint"] = "fedcba9876543210"
+                made.provenance["machine"]["cpu"] = "another processor"
+            files.write(made, side)
+    files.write_failure(failure(LstmShape(1, 32, 4), "fast", "no memory"), new)
+    return old, new
+
+
+@pytest.fixture(scope="package")
+def campaign(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("campaign")
+    record_campaign(folder)
     return folder
 
 

@@ -36,11 +36,13 @@ REPOSITORY = {"xeon": ["data/xeon/grid", "data/xeon/batch"], "epyc": ["data/epyc
 
 
 @contextmanager
-def browser(width: int = 1280, script: bool = True):
+def browser(recordings, folder, script: bool = True, deadline_us: float = DEADLINE_US):
+    """A browser that shows the report of some recordings; the page runs without errors and asks for nothing."""
+    path = folder / "report.html"
+    lab.report(recordings, deadline_us, "99", out=path)
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900")
-    for flag in flags:
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     options.set_capability("unhandledPromptBehavior", "ignore")
@@ -48,7 +50,9 @@ def browser(width: int = 1280, script: bool = True):
         options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     try:
+        driver.get(path.as_uri())
         yield driver
+        assert not driver.get_log("browser") and not requested(driver)
     finally:
         driver.quit()
 
@@ -85,22 +89,13 @@ def move(driver, stop: int) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def opened(campaign, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    lab.report(campaign, DEADLINE_US, "99", out=path)
-    with browser() as driver:
-        driver.get(path.as_uri())
+    with browser(campaign, tmp_path_factory.mktemp("page")) as driver:
         yield driver
-        assert not driver.get_log("browser") and not requested(driver)
 
 
-def test_each_colour_at_each_deadline_is_the_verdict_of_the_command(opened, runs):
-    data = json.loads(texts(opened, "script")[0])
-    for stop, deadline_us in enumerate(map(float, data["stops"])):
-        verdicts, colours = lab.verdict(runs, deadline_us, "99"), move(opened, stop)
-        assert len(colours) == len(runs)
-        for place, (group, verdict) in enumerate(verdicts.items()):
-            assert VERDICTS.get(colours[place], "failed") == ("failed" if group.failure else verdict.outcome)
-    move(opened, data["given"])
+def shown_verdicts(driver, stop: int) -> list[str]:
+    """Of each configuration the verdict that the colour of its cell means, with the slider at this stop."""
+    return [VERDICTS.get(kind, "failed") for _, kind in sorted(move(driver, stop).items())]
 
 
 def numbers_of_verdicts(driver) -> dict[str, Counter]:
@@ -125,18 +120,18 @@ def numbers_of_verdicts(driver) -> dict[str, Counter]:
     }
 
 
-def test_every_number_of_verdicts_follows_the_slider(opened, runs):
-    """The headline, the slider's text, the overview, the table and the maps agree with `verdict` at each deadline."""
+def test_every_colour_and_number_of_verdicts_follows_the_slider(opened, runs):
+    """The colours, the headline, the slider's text, the overview, the table and the maps agree with `verdict`."""
     data = json.loads(texts(opened, "script")[0])
-    assert {group.failure is None for group in runs} == {True, False}
     before = opened.find_element("css selector", "body").text
-    for stop in (*range(0, len(data["stops"]), 6), data["given"]):
-        deadline_us = float(data["stops"][stop])
-        move(opened, stop)
+    for stop, deadline_us in enumerate(map(float, data["stops"])):
         verdicts = lab.verdict(runs, deadline_us, "99")
-        expected = Counter(str(each.outcome) if each.n else "failed" for each in verdicts)
+        expected = [str(each.outcome) if each.n else "failed" for each in verdicts]
+        assert shown_verdicts(opened, stop) == expected
+        if stop % 6 and stop != data["given"]:
+            continue
         for part, found in numbers_of_verdicts(opened).items():
-            assert +found == expected, (part, deadline_us)
+            assert +found == Counter(expected), (part, deadline_us)
         for heading in (texts(opened, "h1")[0], opened.title):
             assert heading == with_micro(f"Which networks answer within {latency(deadline_us)}?")
         (moved,) = find(opened, "#moved")
@@ -234,9 +229,7 @@ return named.filter(shown).map((heading, k) => {
 
 def test_headings_stay_with_what_follows_in_print(campaign, tmp_path):
     """Wherever they come to stand on the page: what stands before them is made higher by and by."""
-    lab.report(campaign, DEADLINE_US, "99", out=tmp_path / "r.html")
-    with browser() as driver:
-        driver.get((tmp_path / "r.html").as_uri())
+    with browser(campaign, tmp_path) as driver:
         linked = driver.execute_script(LINK_HEADINGS)
         assert len(linked) > 6
         pages = set()
@@ -260,13 +253,12 @@ return [...document.querySelectorAll("body *")]
 
 @pytest.mark.parametrize("planted", ["campaign", "hostile"])
 def test_nothing_runs_out_of_400_pixels(planted, request, tmp_path):
-    lab.report(request.getfixturevalue(planted), DEADLINE_US, "99", out=tmp_path / "r.html")
-    with browser() as driver:
+    with browser(request.getfixturevalue(planted), tmp_path) as driver:
         driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
         )
-        driver.get((tmp_path / "r.html").as_uri())
+        driver.refresh()
         assert driver.execute_script("return [innerWidth, document.documentElement.scrollWidth <= 400]") == [400, True]
         assert driver.execute_script(STICKING_OUT) == []
         recorded = next(each for each in find(driver, "p") if each.text.startswith("Recorded "))
@@ -277,9 +269,7 @@ def test_nothing_runs_out_of_400_pixels(planted, request, tmp_path):
 
 
 def test_without_a_script_everything_but_the_slider_is_there(campaign, tmp_path):
-    lab.report(campaign, DEADLINE_US, "99", out=tmp_path / "r.html")
-    with browser(script=False) as driver:
-        driver.get((tmp_path / "r.html").as_uri())
+    with browser(campaign, tmp_path, script=False) as driver:
         assert not any(each.is_displayed() for each in find(driver, ".scripted"))
         for selector in ("h1", "#s", "#r", "#e", ".map", "figure img"):
             assert find(driver, selector) and all(each.is_displayed() for each in find(driver, selector)), selector
@@ -287,15 +277,11 @@ def test_without_a_script_everything_but_the_slider_is_there(campaign, tmp_path)
 
 
 def test_hostile_names_do_nothing(hostile, tmp_path):
-    lab.report(hostile, DEADLINE_US, "99", out=tmp_path / "r.html")
-    with browser(width=500) as driver:
-        driver.get((tmp_path / "r.html").as_uri())
+    with browser(hostile, tmp_path) as driver:
         for each in find(driver, ".map a"):
             driver.execute_script("arguments[0].click()", each)
         assert driver.title == "Which networks answer within 150 µs?"
         assert "<script>document" in texts(driver, "#r")[0] and len(find(driver, "#r tbody tr")) == 2 * len(HOSTILE)
-        assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        assert not driver.get_log("browser") and not requested(driver)
 
 
 # One of them, chosen by the seed: the report of so many recordings takes 10 to 20 s of CPU time.
@@ -304,14 +290,11 @@ def test_hostile_names_do_nothing(hostile, tmp_path):
 def test_recordings_of_the_repository(name, tmp_path):
     """Opened, moved, clicked and printed; the colours at some deadlines are those of the command."""
     runs = lab.load([ROOT / path for path in REPOSITORY[name]])
-    lab.report(runs, 1000, "99", out=tmp_path / "r.html")
-    assert (tmp_path / "r.html").stat().st_size < 2_000_000
-    with browser() as driver:
-        driver.get((tmp_path / "r.html").as_uri())
+    with browser(runs, tmp_path, deadline_us=1000) as driver:
+        assert (tmp_path / "report.html").stat().st_size < 2_000_000
         data = json.loads(texts(driver, "script")[0])
         for stop in (data["given"], 20, 45):
-            verdicts, colours = lab.verdict(runs, float(data["stops"][stop]), "99"), move(driver, stop)
-            assert [VERDICTS[colours[place]] for place in range(len(runs))] == [each.outcome for each in verdicts]
+            verdicts = lab.verdict(runs, float(data["stops"][stop]), "99")
+            assert shown_verdicts(driver, stop) == [each.outcome for each in verdicts]
         find(driver, ".map a")[0].click()
         assert find(driver, "aside svg") and base64.b64decode(driver.print_page()).startswith(b"%PDF")
-        assert not driver.get_log("browser") and not requested(driver)
