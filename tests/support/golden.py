@@ -1,4 +1,4 @@
-"""Golden files: the JSON output of each reading command for the recordings in the repository.
+"""Golden files: JSON and text of each reading command for the recordings in the repository, and its refusals.
 
 `python -m tests.support.golden` rewrites them; use it after an intended change, and review the differences.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 
-from lstm_judge import columns
 from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
@@ -25,6 +25,8 @@ TEXTS = {
     "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
     "literature": ["lstm-literature", "table", "cell", "layer", "--out", "data/xeon/literature"],
 }
+#: Command line that must be refused -> its line on standard error.
+REFUSALS = json.loads((FOLDER / "refusals.json").read_text())
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
 
@@ -62,7 +64,7 @@ def differences(golden: object, found: object, place: str = "") -> list[str]:
     return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
 
 
-#: Of a verdict and of outliers: a key that they had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
+#: Of a verdict: a key that it had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
 VERDICT: dict[str, str] = {
     "verdict": "outcome",
     "deadline_us": "question.deadline_us",
@@ -95,65 +97,6 @@ VERDICT: dict[str, str] = {
     "extremal_index": "dependence.extremal_index",
 }
 
-OUTLIERS: dict[str, str] = {
-    "period_by": "events.period_by",
-    "causes_counted": "events.counted",
-    "slowest": "events.slowest",
-    "control": "events.control",
-    "switches": "events.switches",
-    "unexplained": "events.unexplained",
-}
-
-#: Command -> where its JSON has the keys that it had before 0.3.0, and keys that are no more.
-PATHS = {
-    "summarize": columns.SUMMARY,
-    "verdict": VERDICT,
-    "outliers": OUTLIERS,
-    "compare": {
-        **columns.COMPARISON,
-        "median_us_rounds_a": "median.a_us",
-        "median_us_rounds_b": "median.b_us",
-        "tail_us_rounds_a": "tail.a_us",
-        "tail_us_rounds_b": "tail.b_us",
-        "miss_rate_rounds_a": "misses.a",
-        "miss_rate_rounds_b": "misses.b",
-        "n_a": "a.n",
-        "n_b": "b.n",
-        "max_us_a": "a.max_us",
-        "max_us_b": "b.max_us",
-    },
-    "replay": {},
-    "scaling": {},
-}
-GONE: dict[str, set[str]] = {
-    "compare": {"clusters_gone", "clusters_new", "clusters_kept", "clusters_unclear"},
-    # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
-    "verdict": {"max_us_rounds", "drift", "until_decided"},
-    "outliers": {"segments"},  # each of `rounds` has its own
-}
-
-
-def as_before(golden: object, found: object, command: str) -> object:
-    """An answer with the keys of the golden one, flat as it was before 0.3.0; a key that is not there is left out."""
-    if isinstance(golden, list) and isinstance(found, list):
-        return [as_before(*both, command) for both in zip(golden, found, strict=True)]
-    if not isinstance(golden, dict) or not isinstance(found, dict) or command not in PATHS:
-        return found
-    flat = {}
-    for name in golden:
-        if name in GONE.get(command, ()):
-            flat[name] = golden[name]
-            continue
-        try:
-            value = columns.value_at(found, PATHS[command].get(name, name))
-        except KeyError:
-            continue
-        expected = golden[name]
-        if isinstance(expected, dict) and isinstance(value, dict):  # `a` of a comparison has more than its source now
-            value = {key: value[key] for key in expected if key in value}
-        flat[name] = value
-    return flat
-
 
 def text(value: object) -> str:
     """JSON with one line per element, so that differences are readable."""
@@ -167,3 +110,5 @@ if __name__ == "__main__":
         (FOLDER / f"{case['name']}.json").write_text(text(run(case["argv"])[1]))
     for name, arguments in TEXTS.items():
         (FOLDER / f"{name}.txt").write_text(run_here(arguments).stdout)
+    refusals = {command: run_here(shlex.split(command)).stderr for command in REFUSALS}
+    (FOLDER / "refusals.json").write_text(text(refusals))
