@@ -29,6 +29,7 @@ def test_a_command_prints_its_golden_text(name):
 @pytest.mark.parametrize("command", golden.REFUSALS)
 def test_a_wrong_command_is_refused_in_its_golden_line(command, refused):
     assert refused(*shlex.split(command)) == golden.REFUSALS[command]
+    assert not (ROOT / "data/nowhere").exists()  # nothing is written before a refusal
 
 
 def test_every_recording_that_ships_keeps_its_id():
