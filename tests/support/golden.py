@@ -23,6 +23,18 @@ TEXTS = {
     "scaling": ["scaling", "data/epyc/layers"],
     "replay": ["replay", "data/epyc/confirm", "--period-us", "400", "--deadline-us", "1000"],
     "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
+    **{
+        f"table-{name}": [command, f"tests/golden/{file}.csv", *more, "--group-by", "hidden"]
+        for name, command, file, *more in (
+            ("verdict", "verdict", "before", "--deadline-us", "220", "--percentile", "95"),
+            ("outliers", "outliers", "before"),
+            ("summarize", "summarize", "before", "--deadline-us", "220"),
+            ("replay", "replay", "before", "--period-us", "250"),
+            ("compare", "compare", "before", "tests/golden/after.csv"),
+            ("compare-misses", "compare", "before", "tests/golden/after.csv", "--deadline-us", "120"),
+            ("compare-md", "compare", "before", "tests/golden/after.csv", "--deadline-us", "1000", "--format", "md"),
+        )
+    },
     "literature": ["lstm-literature", "table", "cell", "layer", "--out", "data/xeon/literature"],
 }
 #: Command line that must be refused -> its line on standard error.

@@ -97,11 +97,9 @@ def test_places_and_ranks_are_those_of_the_trials(rng):
         places, values = every.above(limit_ns)
         assert places.tolist() == np.flatnonzero(latency_ns > limit_ns).tolist()
         assert values.tolist() == latency_ns[places].tolist()
-    assert [part.tolist() for part in exceedance(every)] == [part.tolist() for part in exceedance(ordered)]
+    assert np.array_equal(exceedance(every), exceedance(ordered))
     spread = np.r_[rng.integers(1, 2**40, 400), 1.5]
-    assert [each.tolist() for each in counted([(spread, 1)])] == [
-        each.tolist() for each in np.unique(spread, return_counts=True)
-    ]
+    assert np.array_equal(counted([(spread, 1)]), np.unique(spread, return_counts=True))
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 100])
@@ -118,18 +116,17 @@ def test_boxes_and_violins_of_trials_in_memory_have_the_maximum_of_all(rng, tmp_
     for recording in itertools.islice(folders.read_many(ROOT / "data" / "epyc" / "near"), 4):
         write_soak(recording, rng, tmp_path)
 
-    def drawn() -> list[Picture]:
+    def drawn() -> Picture:
         found = lab.load(tmp_path)
-        pair = tuple(sorted({group.configuration.workload.hidden for group in found})[:2])
-        fixed = {"runtime": found[0].configuration.runtime}
-        return [box_plots(found.where(**fixed), "hidden"), violins(found.where(**fixed), "hidden", pair)]
+        found = found.where(runtime=found[0].configuration.runtime)
+        violins(found, "hidden", tuple(sorted({group.configuration.workload.hidden for group in found})[:2]))
+        return box_plots(found, "hidden")
 
-    known, _ = drawn()
+    def maxima(picture: Picture) -> list:
+        return [line.get_ydata() for ax in picture.axes for line in ax.lines if line.get_marker() == "^"]
+
+    known = drawn()
     monkeypatch.setattr(runs, "KEPT", 1000)
-    boxes, _ = drawn()
-    marks = [
-        [line.get_ydata() for ax in each.axes for line in ax.lines if line.get_marker() == "^"]
-        for each in (boxes, known)
-    ]
-    assert len(marks[0]) > 1 and np.array_equal(*marks)
+    boxes = drawn()
+    assert len(maxima(known)) > 1 and np.array_equal(maxima(known), maxima(boxes))
     assert "Some trials of these are shown" in text_of(boxes) and "All trials" in text_of(known)
