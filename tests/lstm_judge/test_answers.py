@@ -100,15 +100,6 @@ def test_a_configuration_that_failed_has_its_place_in_each_answer():
     assert [row.failure for row in summarize(groups)] == [None, FAILED]
 
 
-@pytest.mark.parametrize("number", [2, 5])
-def test_no_sentence_of_a_replay_stands_beside_each_configuration(number):
-    """Rows of the tables differ in their numbers: what is left without them must not be repeated."""
-    groups = [group(f"model {place}", *[5.0 + place] * 50) for place in range(number)]
-    lines = str(replay(groups, 100)).splitlines()
-    sentences = [line for line in lines if len(line.split()) > 6 and not re.search(r"\d", line)]
-    assert len(sentences) == len(set(sentences)) == 1
-
-
 def test_an_answer_of_many_configurations_is_one_line_each():
     groups = [group(f"model {number}", *[5.0] * 50) for number in range(9)]
     assert len(str(outliers(groups)).splitlines()) == 9

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Iterator
 
 from tests.conftest import ROOT, run_here
 
@@ -55,25 +56,30 @@ def run(arguments: list[str]) -> tuple[int, object]:
     return result.returncode, found
 
 
-def differences(golden: object, found: object, place: str = "") -> list[str]:
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Each number and text of a JSON value with its place, and the size of each list and object."""
+    if isinstance(value, dict | list):
+        yield f"{place}/", len(value)
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, f"{place}/{name}")
+    else:
+        yield place, value
+
+
+def differences(golden: object, found: object) -> list[str]:
     """The places at which two JSON values differ by more than rounding."""
-    if isinstance(golden, dict) and isinstance(found, dict):
-        unmatched = [f"{place}/{name}: only in one of them" for name in sorted(golden.keys() ^ found.keys())]
-        return unmatched + [
-            line
-            for name in golden
-            if name in found
-            for line in differences(golden[name], found[name], f"{place}/{name}")
-        ]
-    if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
-        return [
-            line
-            for index, (expected, actual) in enumerate(zip(golden, found, strict=True))
-            for line in differences(expected, actual, f"{place}/{index}")
-        ]
+    expected, actual = dict(leaves(golden)), dict(leaves(found))
+    unmatched = [f"{place}: only in one of them" for place in expected.keys() ^ actual.keys()]
+    return unmatched + [
+        f"{place}: {expected[place]!r} -> {actual[place]!r}"
+        for place in expected.keys() & actual.keys()
+        if not same(expected[place], actual[place])
+    ]
+
+
+def same(golden: object, found: object) -> bool:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
-    equal = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
-    return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
+    return math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
 
 
 #: Of a verdict: a key that it had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
