@@ -9,7 +9,11 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from lstm_judge.read.runs import load
+from lstm_trt.config.errors import UsageError
 from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
@@ -40,6 +44,8 @@ TEXTS = {
 }
 #: Command line that must be refused -> its line on standard error.
 REFUSALS = json.loads((FOLDER / "refusals.json").read_text())
+#: Name -> a table that must be refused, and what the refusal says of it.
+BAD_TABLES = json.loads((FOLDER / "bad_tables.json").read_text())
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
 
@@ -54,6 +60,17 @@ def run(arguments: list[str]) -> tuple[int, object]:
     if "list" in arguments:  # which of them are ready depends on what is installed
         found["implementations"] = list(found["implementations"])
     return result.returncode, found
+
+
+def refusal_of_table(case: dict, folder: Path, suffix: str) -> str:
+    """What the refusal says of one of `BAD_TABLES` behind its path; some are no UTF-8."""
+    path = folder / f"times{suffix}"
+    path.write_bytes(case["text"].encode(errors="surrogateescape"))
+    try:
+        load(path, unit=case["unit"])
+    except UsageError as refusal:
+        return str(refusal).removeprefix(str(path))
+    return "was read"
 
 
 def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
@@ -130,3 +147,7 @@ if __name__ == "__main__":
         (FOLDER / f"{name}.txt").write_text(run_here(arguments).stdout)
     refusals = {command: run_here(shlex.split(command)).stderr for command in REFUSALS}
     (FOLDER / "refusals.json").write_text(text(refusals))
+    with TemporaryDirectory() as folder:
+        for case in BAD_TABLES.values():
+            case["line"] = refusal_of_table(case, Path(folder), case["suffixes"][0])
+    (FOLDER / "bad_tables.json").write_text(text(BAD_TABLES))

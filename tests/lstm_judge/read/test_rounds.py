@@ -25,6 +25,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, schema
 from tests.lstm_judge.conftest import put
 from tests.lstm_trt.store.test_store import planted
+from tests.support import golden
 
 
 def only_round(source, **options):
@@ -492,90 +493,34 @@ def test_configurations_of_equal_name_get_distinct_names(part, changes, names):
 
 # What cannot be read
 
-GOOD = "\n".join(f"{500 + place % 7}.25" for place in range(100))
-BAD = {
-    "empty": (b"", "is empty"),
-    "blanks": (b" \n\n", "is empty"),
-    "comments": (b"# a\n# b\n", "no numbers"),
-    "header": (b"latency_us\n", "no rows"),
-    "one trial": (b"latency_us\n500\n", "has 1 time"),
-    "one number": (b"500\n", "has 1 time"),
-    "nan": (
-        f"latency_us\n{GOOD}\nnan\n5\nNaN\n".encode(),
-        "of 103 times in latency_us, 2 blank or NaN, the first in line 102",
-    ),
-    "blank cell": (f"a,latency_us\n1,5\n2,\n3,{'5'}\n".encode(), "1 blank or NaN, the first in line 3"),
-    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "1 infinite, the first in line 2"),
-    "negative": (f"latency_us\n{GOOD}\n-5\n0\n".encode(), "1 negative, the first in line 102"),
-    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN, the first in line 4"),
-    "negative number": (f"5\n-5\n{GOOD}".encode(), "1 negative, the first in line 2"),
-    "nan number": (f"# x\nnan\n{GOOD}".encode(), "1 blank or NaN, the first in line 2"),
-    "text cell": (f"latency_us\n{GOOD}\nfailed\n".encode(), "line 102: latency_us is 'failed'"),
-    "text number": (f"{GOOD}\n\nfailed\n".encode(), "line 102: the time is 'failed', not a number"),
-    "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
-    "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', not a number"),
-    "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "line 2: latency_us is '1,500', not a number"),
-    "hexadecimal": (b"trial,latency_us\n1,0x64\n2,0x65\n", "line 2: latency_us is '0x64', not a number"),
-    "some hexadecimal": (b"latency_us\n5\n0x64\n", "line 3: latency_us is '0x64', not a number"),
-    "separated": (b"5\n1_100\n", "line 2: the time is '1_100', not a number"),
-    "other digits": ("5\n\u0661\u0662\n".encode(), "line 2: the time is '\u0661\u0662', not a number"),
-    "no times": (b"a,b\n1,2\n3,4\n", "--column"),
-    "no numbers": (b"a,b\nx,y\nz,w\n", "--column"),
-    "open quote": (b'latency_us,k\n1,"x\n3,4\n5,6\n', "a quote is not closed"),
-    "twice": (b"latency_us,latency_us\n1,2\n3,4\n", "2 columns named latency_us"),
-    "two units": (b"latency_us,latency_ms\n1,2\n3,4\n", "latency_us, latency_ms"),
-    "no header": (b"1,2\n3,4\n", "no heading, it starts with '1, 2': use --column with the place"),
-    "spaces": (b"trial latency_us\n1 500\n2 501\n", "line 2: trial latency_us is '1 500', not a number"),
-    "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells in a table with 1 column"),
-    "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "no times after warm-up"),
-    "one timed": (b"warmup,latency_us\n1,5\n0,6\n", "1 time after warm-up"),
-    "zeros": (b"\0" * 100, "not a UTF-8 text"),
-    "latin-1": ("Latency (µs)\n5\n6\n".encode("latin-1"), "not a UTF-8 text"),
-    "huge cell": (b"latency_us\n" + b"9" * 300_000 + b"\n5\n", "1 infinite, the first in line 2"),
-    "huge number": (b"5\n" + b"9" * 300_000 + b"\n", "1 infinite, the first in line 2"),
-    "huge header": (b"x" * 300_000 + b"\n5\n6\n", "xxxx..."),
-    "out of range": (b"latency_s\n1e308\n5\n", "out of range"),
-    "too small": (b"latency_ns\n1e-9\n5\n", "out of range"),
-}
+CASES = [(name, suffix) for name, case in golden.BAD_TABLES.items() for suffix in case["suffixes"]]
 
 
-#: Cases with a unit in the column's name, read without --unit.
-STATED = ("out of range", "too small", "two units", "huge header")
-
-
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("suffix", [".csv", ".txt", ""])
-def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
-    content, expected = BAD[name]
-    path = tmp_path / f"times{suffix}"
-    path.write_bytes(content)
-    message = refusal(path, unit=None if name in STATED else "us")
-    assert expected in message and message.startswith(str(path)), message
+@pytest.mark.parametrize(("name", "suffix"), CASES)
+def test_a_bad_table_is_refused_in_its_golden_line(tmp_path, name, suffix):
+    case = golden.BAD_TABLES[name]
+    assert golden.refusal_of_table(case, tmp_path, suffix) == case["line"]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("name", "content", "expected"),
     [
-        ("[]", "not a list of objects"),
-        ("{}", "not a list of objects"),
-        ("3", "not a list of objects"),
-        ("[{", "is not JSON"),
-        ('[{"latencyMs": "x"}, {"latencyMs": 1}]', "row 1: latencyMs is 'x'"),
-        ('[{"latencyMs": 1}, 3]', "row 2: '3' is not an object"),
-        ('[{"latencyMs": NaN}, {"latencyMs": 1}]', "1 blank or NaN, the first in row 1"),
-        ('[{"latencyMs": 1}, {"latencyMs": 1}, {"a": 1}]', "1 blank or NaN, the first in row 3"),
-        ('[{"computeMs": 1, "latencyMs": 1}]', "has 1 time"),
-        ("[5, [6]]", "row 2: the time is '[6]', not a number"),
-        ("[" * 100_000, "is not JSON"),
-        ('{"a\\ud800": [1, 2], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
-        ('{"name": ["\\udcff", "b"], "latencyMs": [1, 2]}', "has a text that is not Unicode"),
-        ('{"results": [{"stats": [1, 2]}]}', "has no single times"),
-        ('{"results": [{"times": 5}]}', "has no single times"),
+        *(
+            (f"t{suffix}", *case)
+            for suffix in (".csv", ".txt", "")
+            for case in (
+                ("latency_us\n" + "9" * 300_000 + "\n5\n", "1 infinite, the first in line 2"),
+                ("5\n" + "9" * 300_000 + "\n", "1 infinite, the first in line 2"),
+                ("x" * 300_000 + "\n5\n6\n", "xxxx..."),
+            )
+        ),
+        ("t.json", "[" * 100_000, "is not JSON"),
     ],
+    ids=lambda value: value[:9],
 )
-def test_bad_json_is_refused_in_one_line(tmp_path, text, expected):
-    (tmp_path / "t.json").write_text(text)
-    assert expected in refusal(tmp_path / "t.json", unit="ms")
+def test_what_is_huge_is_refused_in_one_line(tmp_path, name, content, expected):
+    (tmp_path / name).write_text(content)
+    assert expected in refusal(tmp_path / name, unit=None if "x" in content else "us")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".json", ".parquet", ".jsonl", ""])
