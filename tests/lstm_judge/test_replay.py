@@ -78,6 +78,14 @@ def test_a_latency_of_exactly_the_deadline_is_no_miss():
     assert replay([round_], 200, 100.1).replayed.misses == 1
 
 
+def test_a_call_that_ends_when_another_is_due_is_no_longer_waited_for():
+    """Calls of 8 us are due every 10 us; one takes 40 us, and ends when the fourth after it is due."""
+    latency = np.full(100, 8_000.0)
+    latency[50] = 40_000
+    found = replay([Round.of(latency)], 10)
+    assert (found.worst_wait_us, found.longest_queue) == (30, 3)
+
+
 def test_warm_up_is_left_out():
     latency = np.full(100, 10_000.0)
     latency[49] = 1_000_000
