@@ -86,23 +86,18 @@ def group(name: str, *latencies_us: float) -> Group:
     return Group(name, (Round.of(1000 * np.array(latencies_us)),), {"model": name})
 
 
+FAILED = NoTrials("memory", "too large")
+
+
 def test_a_configuration_that_failed_has_its_place_in_each_answer():
-    groups = [group("a", *[5.0] * 50), Group("b", (), {"model": "b"}, failure=NoTrials("memory", "too large"))]
-    for found in (verdict(groups, 100), outliers(groups), replay(groups, 10)):
+    groups = [group("a", *[5.0] * 50), Group("b", (), {"model": "b"}, failure=FAILED)]
+    verdicts = verdict(groups, 100, "90")
+    for found in (verdicts, outliers(groups), replay(groups, 10)):
         assert "failed at memory: too large" in str(found)
         assert [item["group"]["model"] for item in found.as_dict()] == ["a", "b"]
-    assert verdict(groups, 100).exit_status == 3
-    assert [answer.outcome for answer in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
-    assert [row.failure for row in summarize(groups)] == [None, NoTrials("memory", "too large")]
-
-
-@pytest.mark.parametrize("number", [2, 5])
-def test_no_sentence_of_a_replay_stands_beside_each_configuration(number):
-    """Rows of the tables differ in their numbers: what is left without them must not be repeated."""
-    groups = [group(f"model {place}", *[5.0 + place] * 50) for place in range(number)]
-    lines = str(replay(groups, 100)).splitlines()
-    sentences = [line for line in lines if len(line.split()) > 6 and not re.search(r"\d", line)]
-    assert len(sentences) == len(set(sentences)) == 1
+    assert verdicts.exit_status == 3
+    assert [answer.outcome for answer in verdicts] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
+    assert [row.failure for row in summarize(groups)] == [None, FAILED]
 
 
 def test_an_answer_of_many_configurations_is_one_line_each():
@@ -147,7 +142,7 @@ def test_the_sentence_of_several_configurations_says_their_results():
 
 def test_no_frame_has_numbers_as_objects():
     """What is not known is NaN or <NA>, also in a column of which nothing is known, and beside a failure."""
-    groups = [group("a", *[5.0] * 50, 7.0), Group("b", (), {"model": "b"}, failure=NoTrials("memory", "too large"))]
+    groups = [group("a", *[5.0] * 50, 7.0), Group("b", (), {"model": "b"}, failure=FAILED)]
     answers = [verdict(groups, 4, "90"), verdict(groups, 100), outliers(groups), summarize(groups), replay(groups, 100)]
     frames = [found.frame for found in (as_runs(groups), *answers, compare(groups, groups, deadline_us=100))]
     for frame in (*frames, outliers(groups).clusters, scaling(LAYERS).frame, outliers(CONFIRM).clusters):

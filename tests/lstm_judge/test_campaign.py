@@ -56,7 +56,7 @@ def test_only_the_requested_runs_are_loaded(folder):
 
 
 def test_what_is_asked_for_and_not_recorded_is_named(folder):
-    """By network, runtime and precision; a failure is recorded; a later selection keeps what it asks for."""
+    """A failure is recorded; a later selection keeps what it asks for."""
     assert load_or_record(folder, grids=grid(8, 11), protocols=SHORT).missing == {}
     runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
     line = f"1 of 4 are not in {folder}: 1x99-s4-b1; record = True records them"
@@ -64,13 +64,25 @@ def test_what_is_asked_for_and_not_recorded_is_named(folder):
     assert f"warning: {line}" in describe_runs(runs)
     assert runs.lacks == ["not recorded: 1x99-s4-b1"]
     assert runs.where(hidden=[8, 10]).lacks == [] and runs.where(hidden=[10, 99]).lacks[0].endswith("1x99-s4-b1")
-    pair = load_or_record(folder, grids=grid(8, 9), runtimes=["onnxruntime", "pytorch"])
-    assert [*pair.missing] == ["1x8-s4-b1 on pytorch", "1x9-s4-b1 on pytorch"]
-    assert pair.where(runtime="onnxruntime").missing == {} and "2 of 4 are not in" in pair.warnings[0]
-    precisions = load_or_record(folder, grids=grid(8), runtimes=(), options=Options.each(["fp32", "int8"]))
-    assert [*precisions.missing] == ["1x8-s4-b1 in int8"]
     many = load_or_record(folder, grids=grid(8, *range(100, 120)))
     assert "20 of 21 are not in" in many.warnings[0] and "1x104-s4-b1 and 15 more;" in many.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ({"runtimes": ["onnxruntime", "pytorch"]}, ["1x8-s4-b1 on pytorch", "1x9-s4-b1 on pytorch"]),
+        ({"options": Options.each(["fp32", "int8"])}, ["1x8-s4-b1 in int8", "1x9-s4-b1 in int8"]),
+    ],
+)
+def test_what_is_missing_is_named_by_runtime_and_precision(folder, asked, missing):
+    runs = load_or_record(folder, grids=grid(8, 9), **{"runtimes": (), **asked})
+    assert [*runs.missing] == missing and "2 of 4 are not in" in runs.warnings[0]
+    assert (runs.where(runtime="onnxruntime").missing == {}) == ("runtimes" in asked)
+
+
+def ticks(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 def test_a_result_over_an_incomplete_grid_says_so(folder):
@@ -79,41 +91,43 @@ def test_a_result_over_an_incomplete_grid_says_so(folder):
     assert str(answer).splitlines()[-1].startswith("not recorded: 1x8-s5-b1, ")
     assert answer.as_dict()[0]["warnings"] == list(runs.warnings)
     assert report(runs, 1000).unfinished == runs.lacks
-    picture = heat_map(runs.where(hidden=[8, 9, 96]))
-    (ax,) = [ax for ax in picture.axes if ax.get_xlabel() != "" or ax.get_xticklabels()][:1]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "9", "96"]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "5"]
-    complete = heat_map(runs.where(hidden=[8, 9], sequence=4))
-    assert [label.get_text() for label in complete.axes[0].get_xticklabels()] == ["8", "9"]
+    ax = heat_map(runs.where(hidden=[8, 9, 96])).axes[0]
+    assert (ticks(ax.xaxis), ticks(ax.yaxis)) == (["8", "9", "96"], ["4", "5"])
+    assert ticks(heat_map(runs.where(hidden=[8, 9], sequence=4)).axes[0].xaxis) == ["8", "9"]
+
+
+def write_with(folder, **changes):
+    """A recording of `planted(8)` with a changed configuration, which is returned."""
+    recording = planted(8)
+    configuration = replace(recording.configuration, **changes)
+    files.write(replace(recording, configuration=configuration), folder)
+    return configuration
 
 
 def test_workloads_of_one_mode_are_loaded(folder):
-    forward = planted(8)
-    files.write(replace(forward, configuration=replace(forward.configuration, mode="stream")), folder)
-    workload = forward.configuration.workload
-    found = [load_or_record(folder, workloads=[workload], runtimes=(), mode=mode) for mode in (None, "stream")]
-    assert [[group.configuration.mode for group in runs] for runs in found] == [["forward"], ["stream"]]
+    workload = write_with(folder, mode="stream").workload
+    for mode, loaded in ((None, "forward"), ("stream", "stream")):
+        runs = load_or_record(folder, workloads=[workload], runtimes=(), mode=mode)
+        assert [group.configuration.mode for group in runs] == [loaded]
     with pytest.raises(UsageError, match="none of these networks on any runtime"):
         load_or_record(folder, workloads=[replace(workload, hidden=12)], runtimes=())
 
 
 def test_a_network_at_several_lengths_and_the_longest_that_meets(folder):
-    path = "data/networks/keras_lstm.onnx"
-    networks = own_networks(path, {"unk__135": 1, "unk__136": 6}, lengths=(4, 8))
+    networks = own_networks("data/networks/keras_lstm.onnx", {"unk__135": 1, "unk__136": 6}, lengths=(4, 8))
     assert [size_of(network, "sequence") for network in networks] == [6, 4, 8]
-    recording = planted(8)
     for network in networks:
-        files.write(replace(recording, configuration=replace(recording.configuration, workload=network)), folder)
+        write_with(folder, workload=network)
     runs = load_or_record(folder, workloads=networks)
     chosen = largest_that_meets(runs, 1e6, percentile="50", by="sequence")
     assert len(runs) == 3 and chosen.configuration.workload == networks[2]
 
 
 def test_several_precisions_are_loaded_on_request(folder):
-    int8 = replace(planted(8).configuration, options=Options(precision="int8", cores=(0,)))
-    files.write(replace(planted(8), configuration=int8), folder)
-    runs = [load_or_record(folder, grids=grid(8), options=Options.each(names)) for names in ("int8", ["fp32", "int8"])]
-    assert [[group.configuration.options.precision for group in each] for each in runs] == [["int8"], ["fp32", "int8"]]
+    write_with(folder, options=Options(precision="int8", cores=(0,)))
+    for precisions in (["int8"], ["fp32", "int8"]):
+        runs = load_or_record(folder, grids=grid(8), options=Options.each(precisions))
+        assert [group.configuration.options.precision for group in runs] == precisions
     with pytest.raises(UsageError, match="in bf16 or in tf32:"):
         load_or_record(folder, grids=grid(8), options=Options.each(["bf16", "tf32"]))
 

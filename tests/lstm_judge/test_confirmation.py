@@ -62,34 +62,28 @@ def test_among_equals_the_one_with_the_smallest_maximum():
     assert largest_that_meets(groups, 3000, "99").configuration.runtime == "onnxruntime"
 
 
+@pytest.mark.parametrize(
+    "changes", [{"started": 1000}, {"machine": "other"}, {"runtime_version": "2.0"}, {"hidden": 9}, None], ids=str
+)
+def test_what_is_older_or_of_another_configuration_confirms_nothing(tmp_path, changes):
+    (group,) = groups_of([recording(8, started=1000)])
+    folder = tmp_path / "nothing"
+    if changes:
+        folder = tmp_path
+        files.write(recording(**{"hidden": 8, "started": 2000, **changes}), folder)
+    with pytest.raises(UsageError, match=r"not confirmed yet: .*lstm-trt record "):
+        confirm(group, 1000, "99", data=folder)
+
+
 def test_only_the_first_newer_recording_of_the_same_configuration_confirms(tmp_path):
     (group,) = groups_of([recording(8, started=1000)])
-    question = (1000, "99")
-
-    def found(*items):
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        for item in items:
-            files.write(item, folder)
-        return confirm(group, *question, data=folder)
-
-    for not_fresh in (
-        recording(8, started=1000),  # the same, or older
-        recording(8, started=2000, machine="other"),
-        recording(8, started=2000, runtime_version="2.0"),
-        recording(9, started=2000),
-    ):
-        with pytest.raises(UsageError, match=r"not confirmed yet: .*lstm-trt record "):
-            found(not_fresh)
-    late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
-    assert found(clean)[0].outcome == "MET"
-    undecided = confirm(group, 1000, "99.99", data=tmp_path / "4")  # that recording is too short for this percentile
-    assert undecided[0].outcome == "NOT ENOUGH EVIDENCE"
-    again = found(late, clean)
+    files.write(recording(8, started=3000, round=1), tmp_path)
+    assert confirm(group, 1000, "99", data=tmp_path)[0].outcome == "MET"
+    assert confirm(group, 1000, "99.99", data=tmp_path)[0].outcome == "NOT ENOUGH EVIDENCE"  # it is too short
+    files.write(recording(8, late=100, started=2000), tmp_path)
+    again = confirm(group, 1000, "99", data=tmp_path)
     assert again[0].misses == 100 and again[0].outcome != "MET"
     assert again.runs[0].rounds[0].started_unix_ns == 2000
-    with pytest.raises(UsageError, match="not confirmed yet"):
-        confirm(group, *question, data=tmp_path / "nothing")
 
 
 def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):

@@ -65,6 +65,17 @@ def parse(*arguments: object) -> argparse.Namespace:
     return parser.parse_args(list(map(str, arguments)))
 
 
+@pytest.fixture
+def rerun(tmp_path, capsys):
+    """Run the command with outputs in `runs`: exit status, standard output, standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = command.run(parse(*arguments, "--out", tmp_path / "runs"))
+        return status, *capsys.readouterr()
+
+    return call
+
+
 def in_a_process(*arguments: object, **options) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     return subprocess.Popen([sys.executable, "-m", "lstm_trt", "rerun", *map(str, arguments)], **pipes | options)
@@ -73,7 +84,7 @@ def in_a_process(*arguments: object, **options) -> subprocess.Popen:
 # What runs
 
 
-def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
+def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, rerun):
     folder = tmp_path / "note books {1}"  # papermill replaces names in braces
     path = notebook(
         folder / "näme.v1.ipynb",
@@ -83,20 +94,17 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
         "import warnings; warnings.warn('this is not a failure')",
     )
     before = path.read_bytes()
-    given = ("-p", "trials", "1000", "-p", "record", "True", "-y", "name: '007'\nhidden: [32]")
-    assert command.run(parse(path, *given, "--out", tmp_path / "runs")) == 0
-    captured = capsys.readouterr()
-    assert captured.err == "" and captured.out.startswith(f"{path}: 6 cells in ")
-    seen = (1000, "007", [32], True, "onnxruntime", str(folder))
-    assert (folder / "seen").read_text() == repr(seen)
+    status, out, errors = rerun(path, "-p", "trials", 1000, "-p", "record", True, "-y", "name: '007'\nhidden: [32]")
     (output,) = (tmp_path / "runs").iterdir()
-    assert output.name.startswith("näme.v1-20") and str(output) in captured.out
+    assert (status, errors) == (0, "") and out.startswith(f"{path}: 6 cells in ") and str(output) in out
+    assert (folder / "seen").read_text() == repr((1000, "007", [32], True, "onnxruntime", str(folder)))
+    assert output.name.startswith("näme.v1-20")
     injected = nbformat.read(output, 4).cells[2]
     assert injected.metadata.tags == ["injected-parameters"] and "trials = 1000" in injected.source
     assert path.read_bytes() == before
 
 
-def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
+def test_parameters_that_papermills_pattern_does_not_read(tmp_path, rerun):
     source = "foo: None | str = None  # foo = 1 in words\nlow, high = 1, 2\nhidden = [8]\nother = hidden = [8, 16]"
     path = notebook(
         tmp_path / "a.ipynb",
@@ -104,8 +112,8 @@ def test_parameters_that_papermills_pattern_does_not_read(tmp_path, capsys):
         "assert (foo, low, high, hidden, other) == ('BAR', 5, 2, [32], [8, 16])",
         tags=("an ordinary cell",),
     )
-    given = ("-p", "foo", "BAR", "-p", "low", 5, "-y", "hidden: [32]")
-    assert command.run(parse(path, *given, "--out", tmp_path / "runs")) == 0, capsys.readouterr().err
+    status, _, errors = rerun(path, *["-p", "foo", "BAR", "-p", "low", "5", "-y"], "hidden: [32]")
+    assert status == 0, errors
 
 
 @pytest.mark.parametrize(
@@ -155,19 +163,17 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
     process = in_a_process(*bad, good, "-p", "trials", "5", "--out", "runs", "--format", "json", cwd=tmp_path)
     out, errors = process.communicate(timeout=600)
     assert process.returncode == 1 and errors.count("\n") == len(bad), errors
-    runs = json.loads(out)
-    assert len(runs) == len(bad) + 1
-    for run, line, path in zip(runs, errors.splitlines(), bad, strict=False):
+    *failed, last = json.loads(out)
+    for run, line, path in zip(failed, errors.splitlines(), bad, strict=True):
         _, cell, failure = ENDS[path.stem]
         assert (run["notebook"], run["status"], run["cell"]) == (str(path), "failed", cell), run
-        assert line.startswith(f"lstm-trt: {path}: cell {cell}: {failure}") and run["failure"] in line
-        assert run["output"].startswith(f"runs/{path.stem}-") and run["output"].endswith(".failed.ipynb")
-        assert run["output"] in line
+        assert line.startswith(f"lstm-trt: {path}: cell {cell}: {failure}")
+        assert run["failure"] in line and run["output"] in line
+        assert re.fullmatch(rf"runs/{path.stem}-.*\.failed\.ipynb", run["output"])
     assert "the second" not in errors and not (tmp_path / "after").exists()
-    assert (runs[-1]["status"], runs[-1]["cell"], runs[-1]["failure"]) == ("ok", None, None)
-    assert sorted(str(p.relative_to(tmp_path)) for p in (tmp_path / "runs").iterdir()) == sorted(
-        run["output"] for run in runs
-    )
+    assert (last["status"], last["cell"], last["failure"]) == ("ok", None, None)
+    written = {str(path.relative_to(tmp_path)) for path in (tmp_path / "runs").iterdir()}
+    assert written == {run["output"] for run in (*failed, last)}
 
 
 @pytest.mark.heavy
@@ -189,23 +195,23 @@ def test_a_failure_quotes_the_line_and_an_error_of_ours_is_one_line(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
+def test_a_cell_may_take_so_long_and_no_longer(tmp_path, rerun):
     path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(600)")
-    assert command.run(parse(path, "--cell-limit", 15, "--out", tmp_path / "runs")) == 1
-    errors = capsys.readouterr().err
-    assert f'{path}: cell 3: "import time" CellTimeoutError: ' in errors and "after 15 seconds" in errors
+    status, _, errors = rerun(path, "--cell-limit", 15)
+    assert status == 1 and f'{path}: cell 3: "import time" CellTimeoutError: ' in errors
+    assert "after 15 seconds" in errors
 
 
-def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
+def test_a_kernel_that_does_not_start(tmp_path, rerun, monkeypatch):
     kernels = tmp_path / "share" / "kernels" / "broken"
     kernels.mkdir(parents=True)
     spec = {"argv": ["/nowhere/python"], "display_name": "broken", "language": "python"}
     (kernels / "kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     path = notebook(tmp_path / "a.ipynb", "1", kernel="broken")
-    assert command.run(parse(path, "--out", tmp_path / "runs")) == 1
-    errors = capsys.readouterr().err
-    assert f"{path}: the kernel did not start: FileNotFoundError" in errors and errors.count("\n") == 1
+    status, _, errors = rerun(path)
+    assert status == 1 and errors.count("\n") == 1
+    assert f"{path}: the kernel did not start: FileNotFoundError" in errors
 
 
 @pytest.mark.heavy
@@ -253,9 +259,8 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path):
 )
 def test_a_parameter_of_the_wrong_type(tmp_path, parameters, message):
     path = notebook(tmp_path / "a.ipynb", "x = 1")  # x is assigned, but not in the parameters cell
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=re.escape(f"{path}: {message}")):
         check_notebooks([path], parameters)
-    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_parameters_that_are_fine(tmp_path):
@@ -263,49 +268,64 @@ def test_parameters_that_are_fine(tmp_path):
     given = {"trials": 5.5, "deadline_us": None, "record": 1, "name": 5, "hidden": [1], "seed": "x", "record_anew": 0}
     assert check_notebooks([path, path], given) == {path: (2, given)}
     assert check_notebooks([path], {"hidden": 64}) == {path: (2, {"hidden": [64]})}
-    assert fitted("runtimes", [], "c") == ["c"] and fitted("runtimes", ["c"], ("c", "d")) == ["c", "d"]
-    assert fitted("deep", {}, {"x": 1}) == {"x": 1}
-    assert [fitted("x", default, None) for default in ([8], 1, False, {}, "")] == [None] * 5
-    with_magic = notebook(tmp_path / "b.ipynb")
-    book = nbformat.read(with_magic, 4)
-    book.cells[1].source = "%matplotlib inline\n!true\ntrials = 3"
-    nbformat.write(book, with_magic)
-    assert check_notebooks([with_magic], {"trials": 4}) == {with_magic: (2, {"trials": 4})}
+    magic = ("%matplotlib inline\n!true\nother = 3", ["parameters"])
+    with_magic = notebook(tmp_path / "b.ipynb", magic, tags=())
+    assert check_notebooks([with_magic], {"other": 4}) == {with_magic: (3, {"other": 4})}
 
 
-def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
-    untagged = notebook(tmp_path / "untagged.ipynb", tags=())
-    twice = notebook(tmp_path / "twice.ipynb", ("trials = 1", ["parameters"]))
-    again = notebook(tmp_path / "again.ipynb", ("trials = 1", ["injected-parameters"]))
-    nameless = notebook(tmp_path / "nameless.ipynb", kernel=None)
-    text = tmp_path / "text.ipynb"
-    text.write_text("not json\n")
-    empty = tmp_path / "empty.ipynb"
-    empty.write_text("")
-    other = tmp_path / "other.ipynb"
-    other.write_text('{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+@pytest.mark.parametrize(
+    ("default", "given", "expected"),
+    [
+        ([], "c", ["c"]),
+        ([], ("c", "d"), ["c", "d"]),
+        ({}, {"x": 1}, {"x": 1}),
+        *((default, None, None) for default in ([8], 1, False, {}, "")),
+    ],
+)
+def test_a_value_is_fitted_to_its_default(default, given, expected):
+    assert fitted("x", default, given) == expected
+
+
+#: Name of a file -> its text, or the cells and options of `notebook`, and why it cannot run.
+UNFIT = {
+    "untagged": ([], {"tags": ()}, "0 cells are tagged 'parameters'"),
+    "twice": ([("trials = 1", ["parameters"])], {}, "2 cells are tagged 'parameters'"),
+    "again": (
+        [("trials = 1", ["injected-parameters"])],
+        {},
+        "2 cells are tagged 'parameters' or 'injected-parameters'",
+    ),
+    "nameless": ([], {"kernel": None}, "has no kernel"),
+    "text": ("not json\n", {}, "is not a valid notebook"),
+    "empty": ("", {}, "is not a valid notebook"),
+    "other": (
+        '{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+        {},
+        "is not a valid notebook",
+    ),
+    "nowhere": (None, {}, "No such file"),
+}
+
+
+def test_every_notebook_that_cannot_run_is_named(tmp_path, rerun):
+    cases = {tmp_path: "Is a directory"}
+    for name, (content, options, message) in UNFIT.items():
+        path = tmp_path / f"{name}.ipynb"
+        cases[path] = message
+        if isinstance(content, list):
+            notebook(path, *content, **options)
+        elif content is not None:
+            path.write_text(content)
     good = notebook(tmp_path / "good.ipynb", "open('ran', 'w')")
-    cases = {
-        untagged: "0 cells are tagged 'parameters'",
-        twice: "2 cells are tagged 'parameters'",
-        again: "2 cells are tagged 'parameters' or 'injected-parameters'",
-        nameless: "has no kernel",
-        text: "is not a valid notebook",
-        empty: "is not a valid notebook",
-        other: "is not a valid notebook",
-        tmp_path / "nowhere.ipynb": "No such file",
-        tmp_path: "Is a directory",
-    }
-    with pytest.raises(UsageError) as caught:
-        command.run(parse(good, *cases, "-p", "trials", 1, "--out", tmp_path / "runs"))
-    errors = str(caught.value)
-    assert "\n" not in errors and len(errors.split("; ")) >= len(cases)
+    with pytest.raises(UsageError) as every:
+        rerun(good, *cases, "-p", "trials", 1)
     for path, message in cases.items():
         with pytest.raises(UsageError) as caught:
             check_notebooks([path], {})
-        assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
-        assert str(caught.value) in errors
+        found = str(caught.value)
+        assert message in found and str(path) in found and "\n" not in found and found in str(every.value)
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
+    nameless = tmp_path / "nameless.ipynb"
     assert check_notebooks([nameless], {}, kernel="python3") == {nameless: (2, {})}
 
 
@@ -337,21 +357,16 @@ def test_examples_run_as_printed(monkeypatch):
     [
         (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-p", "a", 1, "-y", "a: 2"), "a is given twice"),
-        (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-y", "a"), "not YAML of the form"),
         (("-y", "a: ["), "is not YAML"),
         (("-p", "trials", 1, "--cell-limit", 0), "at least 1 s"),
+        ((), "cannot write into"),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, message):
+def test_wrong_arguments_and_a_folder_that_cannot_be_written(tmp_path, rerun, arguments, message):
+    (tmp_path / "runs").write_text("a file")
     with pytest.raises(UsageError, match=message):
-        command.run(parse(notebook(tmp_path / "a.ipynb"), *arguments, "--out", tmp_path / "runs"))
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("kept")
-    with pytest.raises(UsageError, match="cannot write into"):
-        command.run(parse(notebook(tmp_path / "a.ipynb"), "--out", tmp_path / "file"))
+        rerun(notebook(tmp_path / "a.ipynb"), *arguments)
 
 
 @pytest.mark.parametrize("text", ["1", "-5", "1.5", "1e3", "True", "true", "None", "nan", "1_000", "0x10", "a b", ""])

@@ -1,4 +1,4 @@
-"""Golden files: the JSON output of each reading command for the recordings in the repository.
+"""Golden files: JSON and text of each reading command for the recordings in the repository, and its refusals.
 
 `python -m tests.support.golden` rewrites them; use it after an intended change, and review the differences.
 """
@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from lstm_judge import columns
+from lstm_judge.read.runs import load
+from lstm_trt.config.errors import UsageError
 from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
@@ -23,8 +28,24 @@ TEXTS = {
     "scaling": ["scaling", "data/epyc/layers"],
     "replay": ["replay", "data/epyc/confirm", "--period-us", "400", "--deadline-us", "1000"],
     "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
+    **{
+        f"table-{name}": [command, f"tests/golden/{file}.csv", *more, "--group-by", "hidden"]
+        for name, command, file, *more in (
+            ("verdict", "verdict", "before", "--deadline-us", "220", "--percentile", "95"),
+            ("outliers", "outliers", "before"),
+            ("summarize", "summarize", "before", "--deadline-us", "220"),
+            ("replay", "replay", "before", "--period-us", "250"),
+            ("compare", "compare", "before", "tests/golden/after.csv"),
+            ("compare-misses", "compare", "before", "tests/golden/after.csv", "--deadline-us", "120"),
+            ("compare-md", "compare", "before", "tests/golden/after.csv", "--deadline-us", "1000", "--format", "md"),
+        )
+    },
     "literature": ["lstm-literature", "table", "cell", "layer", "--out", "data/xeon/literature"],
 }
+#: Command line that must be refused -> its line on standard error.
+REFUSALS = json.loads((FOLDER / "refusals.json").read_text())
+#: Name -> a table that must be refused, and what the refusal says of it.
+BAD_TABLES = json.loads((FOLDER / "bad_tables.json").read_text())
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
 
@@ -41,28 +62,44 @@ def run(arguments: list[str]) -> tuple[int, object]:
     return result.returncode, found
 
 
-def differences(golden: object, found: object, place: str = "") -> list[str]:
+def refusal_of_table(case: dict, folder: Path, suffix: str) -> str:
+    """What the refusal says of one of `BAD_TABLES` behind its path; some are no UTF-8."""
+    path = folder / f"times{suffix}"
+    path.write_bytes(case["text"].encode(errors="surrogateescape"))
+    try:
+        load(path, unit=case["unit"])
+    except UsageError as refusal:
+        return str(refusal).removeprefix(str(path))
+    return "was read"
+
+
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Each number and text of a JSON value with its place, and the size of each list and object."""
+    if isinstance(value, dict | list):
+        yield f"{place}/", len(value)
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, f"{place}/{name}")
+    else:
+        yield place, value
+
+
+def differences(golden: object, found: object) -> list[str]:
     """The places at which two JSON values differ by more than rounding."""
-    if isinstance(golden, dict) and isinstance(found, dict):
-        unmatched = [f"{place}/{name}: only in one of them" for name in sorted(golden.keys() ^ found.keys())]
-        return unmatched + [
-            line
-            for name in golden
-            if name in found
-            for line in differences(golden[name], found[name], f"{place}/{name}")
-        ]
-    if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
-        return [
-            line
-            for index, (expected, actual) in enumerate(zip(golden, found, strict=True))
-            for line in differences(expected, actual, f"{place}/{index}")
-        ]
+    expected, actual = dict(leaves(golden)), dict(leaves(found))
+    unmatched = [f"{place}: only in one of them" for place in expected.keys() ^ actual.keys()]
+    return unmatched + [
+        f"{place}: {expected[place]!r} -> {actual[place]!r}"
+        for place in expected.keys() & actual.keys()
+        if not same(expected[place], actual[place])
+    ]
+
+
+def same(golden: object, found: object) -> bool:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
-    equal = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
-    return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
+    return math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
 
 
-#: Of a verdict and of outliers: a key that they had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
+#: Of a verdict: a key that it had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
 VERDICT: dict[str, str] = {
     "verdict": "outcome",
     "deadline_us": "question.deadline_us",
@@ -95,65 +132,6 @@ VERDICT: dict[str, str] = {
     "extremal_index": "dependence.extremal_index",
 }
 
-OUTLIERS: dict[str, str] = {
-    "period_by": "events.period_by",
-    "causes_counted": "events.counted",
-    "slowest": "events.slowest",
-    "control": "events.control",
-    "switches": "events.switches",
-    "unexplained": "events.unexplained",
-}
-
-#: Command -> where its JSON has the keys that it had before 0.3.0, and keys that are no more.
-PATHS = {
-    "summarize": columns.SUMMARY,
-    "verdict": VERDICT,
-    "outliers": OUTLIERS,
-    "compare": {
-        **columns.COMPARISON,
-        "median_us_rounds_a": "median.a_us",
-        "median_us_rounds_b": "median.b_us",
-        "tail_us_rounds_a": "tail.a_us",
-        "tail_us_rounds_b": "tail.b_us",
-        "miss_rate_rounds_a": "misses.a",
-        "miss_rate_rounds_b": "misses.b",
-        "n_a": "a.n",
-        "n_b": "b.n",
-        "max_us_a": "a.max_us",
-        "max_us_b": "b.max_us",
-    },
-    "replay": {},
-    "scaling": {},
-}
-GONE: dict[str, set[str]] = {
-    "compare": {"clusters_gone", "clusters_new", "clusters_kept", "clusters_unclear"},
-    # The maximum and the drift of each round are in `rounds`; `evidence` is null unless until decided.
-    "verdict": {"max_us_rounds", "drift", "until_decided"},
-    "outliers": {"segments"},  # each of `rounds` has its own
-}
-
-
-def as_before(golden: object, found: object, command: str) -> object:
-    """An answer with the keys of the golden one, flat as it was before 0.3.0; a key that is not there is left out."""
-    if isinstance(golden, list) and isinstance(found, list):
-        return [as_before(*both, command) for both in zip(golden, found, strict=True)]
-    if not isinstance(golden, dict) or not isinstance(found, dict) or command not in PATHS:
-        return found
-    flat = {}
-    for name in golden:
-        if name in GONE.get(command, ()):
-            flat[name] = golden[name]
-            continue
-        try:
-            value = columns.value_at(found, PATHS[command].get(name, name))
-        except KeyError:
-            continue
-        expected = golden[name]
-        if isinstance(expected, dict) and isinstance(value, dict):  # `a` of a comparison has more than its source now
-            value = {key: value[key] for key in expected if key in value}
-        flat[name] = value
-    return flat
-
 
 def text(value: object) -> str:
     """JSON with one line per element, so that differences are readable."""
@@ -167,3 +145,9 @@ if __name__ == "__main__":
         (FOLDER / f"{case['name']}.json").write_text(text(run(case["argv"])[1]))
     for name, arguments in TEXTS.items():
         (FOLDER / f"{name}.txt").write_text(run_here(arguments).stdout)
+    refusals = {command: run_here(shlex.split(command)).stderr for command in REFUSALS}
+    (FOLDER / "refusals.json").write_text(text(refusals))
+    with TemporaryDirectory() as folder:
+        for case in BAD_TABLES.values():
+            case["line"] = refusal_of_table(case, Path(folder), case["suffixes"][0])
+    (FOLDER / "bad_tables.json").write_text(text(BAD_TABLES))

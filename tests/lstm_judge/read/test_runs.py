@@ -21,7 +21,6 @@ from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT
-from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 
 
@@ -43,38 +42,32 @@ def test_runs_are_a_sequence_of_their_groups(folder):
     assert runs.frame["n"].tolist() == [group.n for group in runs]
 
 
-def test_groups_are_chosen_by_axis_runtime_options_and_protocol(folder):
-    runs = load(folder)
-    assert [group.group["hidden"] for group in runs.where(hidden=[8, 32], runtime="onnxruntime")] == [8, 32]
-    assert len(runs.where(hidden=range(10), period_us=None, arrival="closed", threads=1)) == 1
+def test_groups_are_chosen_by_a_range_and_by_what_the_protocol_has_by_default(folder):
+    """Random selections are in tests/lstm_judge/cli/test_selection.py."""
+    assert len(load(folder).where(hidden=range(10), period_us=None, arrival="closed")) == 1
     assert len(load(folder, hidden=16).recordings) == 1
-    for wrong in ({"hiden": 8}, {"hidden": 9}):
-        with pytest.raises(UsageError):
-            runs.where(**wrong)
 
 
 def test_values_that_no_chosen_group_has_are_missing(folder):
     runs = load(folder)
-    assert runs.where(hidden=[8, 16]).missing == {} == runs.where(hidden=range(10)).missing
+    assert runs.where(hidden=range(10)).missing == {}
     found = runs.where(hidden=[8, "9"], runtime=["onnxruntime", "pytorch"])
     assert found.missing == {"hidden 9": {"hidden": 9}, "runtime pytorch": {"runtime": "pytorch"}}
-    assert len(found.warnings) == 1 and isinstance(found.warnings[0], Incomplete)
+    assert [type(warning) for warning in found.warnings] == [Incomplete]
     assert found.lacks == ["not recorded: hidden 9, runtime pytorch"] == str(found).splitlines()[1:]
     assert str(summarize(found)).splitlines()[-1:] == found.lacks
-    # A value that only groups have which another condition leaves out is missing too.
-    files.write(replace(planted(64), configuration=replace(planted(64).configuration, runtime="other")), folder)
-    assert list(load(folder, hidden=[8, 64], runtime="onnxruntime").missing) == ["hidden 64"]
-    # What was missing before stays so as long as the selection asks for it.
-    several = runs.where(hidden=[8, 9, 32])
-    assert list(several.where(hidden=[9, 32]).missing) == ["hidden 9"] and several.where(hidden=32).missing == {}
-    assert list(several.where(runtime="onnxruntime").missing) == ["hidden 9"]
+
+
+def test_what_was_missing_stays_so_as_long_as_the_selection_asks_for_it(folder):
+    several = load(folder, hidden=[8, 9, 32])
+    for again, missing in (({"hidden": [9, 32]}, ["hidden 9"]), ({"hidden": 32}, []), ({"threads": 1}, ["hidden 9"])):
+        assert list(several.where(**again).missing) == missing
 
 
 def test_a_text_chooses_what_is_written_so_and_a_default_that_recordings_leave_out(folder):
     """As the command line gives values."""
     runs = load(folder)
-    for texts in ({"hidden": "16"}, {"hidden": ["16", "17"]}, {"hidden": "16", "precision": "FP32"}):
-        assert [group.group["hidden"] for group in runs.where(**texts)] == [16], texts
+    assert [group.group["hidden"] for group in runs.where(hidden=["16", "17"], precision="FP32")] == [16]
     assert len(runs.where(io_binding="yes", graph="false", until="none", runtime="onnxruntime")) == 3
     with pytest.raises(UsageError, match="no recording or row has io_binding no"):
         runs.where(io_binding="no")
@@ -84,22 +77,23 @@ def test_a_text_chooses_what_is_written_so_and_a_default_that_recordings_leave_o
 
 def test_a_size_of_an_own_network_and_the_beginning_of_a_fingerprint_choose():
     runs = load(ROOT / "data/xeon/own-network")
-    assert {group.group["sequence"] for group in runs.where(time="64")} == {64}
-    assert runs.where(time=[8, 16]).frame["sequence"].unique().tolist() == [8, 16]
+    for time in ("64", [8, 16]):
+        assert {*runs.where(time=time).frame["sequence"]} == set(map(int, np.atleast_1d(time)))
     assert len(runs.where(machine=runs[0].machine[:5])) == sum(group.n > 0 for group in runs)
     with pytest.raises(UsageError):
         runs.where(machine=runs[0].machine[1:5])
 
 
+def on_machine(recording: schema.Recording, machine: str) -> schema.Recording:
+    return replace(recording, provenance={**recording.provenance, "machine_fingerprint": machine})
+
+
 def test_two_machines_with_one_configuration_stay_apart(tmp_path):
     """A selection has the recordings of its groups only, and a failure belongs to the machine on which it happened."""
-    for number, machine in enumerate("ab"):
-        one = planted(8, number)
-        files.write(replace(one, provenance={**one.provenance, "machine_fingerprint": machine}), tmp_path)
+    for recording, machine in ((planted(8), "a"), (planted(8, 1), "b"), (planted(9, 1), "b")):
+        files.write(on_machine(recording, machine), tmp_path)
     failed = schema.Failure(planted(9).configuration, 0, "time", "late", {"machine_fingerprint": "a"})
     files.write_failure(failed, tmp_path)
-    other = planted(9, 1)
-    files.write(replace(other, provenance={**other.provenance, "machine_fingerprint": "b"}), tmp_path)
     runs = load(tmp_path)
     assert sorted((group.group["hidden"], group.machine, group.failure is None) for group in runs) == [
         (8, "a", True),
@@ -111,12 +105,12 @@ def test_two_machines_with_one_configuration_stay_apart(tmp_path):
         assert [item.provenance["machine_fingerprint"] for item in chosen.recordings] == [machine]
         (row,) = summarize(chosen)
         assert row.machine == machine and row.rounds.count == 1
-    assert [row.status for row in summarize(runs.where(machine="a"), by_round=True)] == ["ok", "failed"]
-    assert [row.status for row in summarize(runs.where(machine="b"), by_round=True)] == ["ok", "ok"]
+    for machine, last in (("a", "failed"), ("b", "ok")):
+        assert [row.status for row in summarize(runs.where(machine=machine), by_round=True)] == ["ok", last]
 
 
-def test_groups_of_a_table_are_chosen_by_its_columns(tmp_path):
-    path = put(tmp_path / "t.csv", {"hidden": [8, 16] * 3, "latency_us": [1, 2, 3, 4, 5, 6]})
+def test_groups_of_a_table_are_chosen_by_its_columns(table):
+    path = table({"hidden": [8, 16] * 3, "latency_us": [1, 2, 3, 4, 5, 6]})
     runs = load(path, group_by=["hidden"])
     assert runs.where(hidden=16)[0].n == 3 and not runs.own and runs.group_by == ("hidden",)
     assert runs.frame["hidden"].tolist() == [8, 16]
@@ -180,15 +174,16 @@ def test_a_folder_of_nothing_but_newer_recordings_is_one_error(tmp_path):
 
 def test_newer_rows_of_a_pair_and_newer_failures_are_skipped(tmp_path):
     consolidated.consolidate([planted(8), planted(16)], tmp_path)
-    configs = pq.read_table(tmp_path / consolidated.CONFIGS_FILE)
-    rows = configs.to_pylist()
-    changed = json.loads(rows[1]["configuration"])
-    changed["workload"]["kind"] = "transformer"
-    rows[1]["configuration"] = json.dumps(changed)
-    pq.write_table(pa.Table.from_pylist(rows, schema=configs.schema), tmp_path / consolidated.CONFIGS_FILE)
+    path = tmp_path / consolidated.CONFIGS_FILE
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    changed = {"configuration": json.loads(rows[1]["configuration"])}
+    NEWER["workload kind"](changed)
+    rows[1]["configuration"] = json.dumps(changed["configuration"])
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     path = files.write_failure(schema.Failure(planted(32).configuration, 0, "build", "a reason"), tmp_path)
     described = json.loads(path.read_text())
-    described["configuration"]["options"]["fusion"] = "all"
+    NEWER["option"](described)
     path.write_text(json.dumps(described))
     runs = load(tmp_path)
     assert [group.group["hidden"] for group in runs] == [8] and runs.warnings[0].startswith("2 recordings")
@@ -261,17 +256,14 @@ def test_the_rows_of_a_summary_show_the_versions_that_tell_them_apart():
 
 
 def test_runs_groups_and_rounds_are_one_short_line():
-    name = "data/epyc/deadline"
-    runs = load(ROOT / name, columns=LATENCIES)
-    assert repr(runs).startswith(f"<Runs: {len(runs)} configurations, {sum(group.n for group in runs)} trials, ")
-    assert repr(runs).endswith(f"{name}>")
-    group = runs[0]
+    runs = load(ROOT / "data/epyc/deadline", columns=LATENCIES)[:3]
+    group, n = runs[0], sum(group.n for group in runs)
+    assert repr(runs) == f"<Runs: 3 configurations, {n} trials, {ROOT / 'data/epyc/deadline'}>"
     assert repr(group) == f"<Group {group.name}: {group.n} trials in 1 round>"
     assert repr(group.rounds[0]) == f"<Round 0: {group.rounds[0].n} trials>"
-    for thing in (runs, group, group.rounds[0], replace(runs, source=100 * "long/")):
-        assert "\n" not in repr(thing) and len(repr(thing)) < 200
-    html = runs[:3]._repr_html_()
-    assert html.startswith("<p>") and runs[:3].sentence in html and html.count("<tr") == 4
+    assert len(repr(replace(runs, source=100 * "long/"))) < 200
+    html = runs._repr_html_()
+    assert html.startswith("<p>") and runs.sentence in html and html.count("<tr") == 4
     printed = []
     runs._repr_pretty_(SimpleNamespace(text=printed.append), cycle=False)
     assert printed[0].endswith(str(runs))

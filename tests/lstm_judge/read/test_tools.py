@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 from lstm_judge.read.runs import load
 from lstm_judge.verdict.verdict import verdict
+from lstm_trt.config.errors import UsageError
 from tests.lstm_judge.read.test_rounds import refusal
 
 HYPERFINE = {
@@ -123,6 +125,53 @@ def test_aggregates_are_refused_as_what_they_are(tmp_path, name):
     content, options = AGGREGATED[name]
     message = refusal(put(tmp_path / name, content), unit="us", **options)
     assert "aggregates" in message and ("--exportTimes" in message) == name.startswith("trtexec")
+
+
+#: Words of an aggregate, others in the name of its column, and units as people and tools write them.
+SUMMARIES = ("average", "avg", "mean", "median", "min", "max", "maximum", "std", "stddev", "p50", "p99.9", "percentile")
+OTHERS = ("latency", "time", "gpu", "host", "request")
+UNITS = ("", "_us", " (ms)", " [s]", " in ns")
+STYLES = {
+    "snake": "_".join,
+    "upper": lambda words: "_".join(words).upper(),
+    "spaced": " ".join,
+    "kebab": "-".join,
+    "camel": lambda words: words[0] + "".join(word.capitalize() for word in words[1:]),
+}
+
+
+def name_of_aggregate(rng) -> str:
+    words = rng.permutation([rng.choice(SUMMARIES), *rng.choice(OTHERS, rng.integers(0, 3), replace=False)])
+    return STYLES[rng.choice([*STYLES])](words.tolist()) + rng.choice(UNITS)
+
+
+def test_no_table_of_aggregates_is_read_as_trials(rng):
+    """Random tables with names made up of words: refused whatever the options; a table of trials is read."""
+    for _ in range(60):
+        rows = int(rng.integers(2, 9))
+        names = {name_of_aggregate(rng) for _ in range(rng.integers(1, 4))}
+        columns = {name: rng.lognormal(5, 1, rows) for name in rng.permutation([*names, "load"])}
+        frame = pd.DataFrame({"name": [f"model {place}" for place in range(rows)], **columns})
+        for options in ({}, {"unit": "us"}, *({"column": name, "unit": "us"} for name in names)):
+            with pytest.raises(UsageError):
+                load(frame, **options)
+        trials = frame[["name", "load"]].rename(columns={"load": "latency_us"})
+        assert load(trials)[0].n == rows
+
+
+@pytest.mark.xfail(strict=True, reason="words of aggregates that read/tables.py does not know")
+@pytest.mark.parametrize("word", ["stdev", "sd", "variance", "geomean", "99th", "99%", "tp99", "q99", "worst", "means"])
+def test_a_column_of_aggregates_by_another_word_is_no_column_of_trials(word):
+    with pytest.raises(UsageError):
+        load(pd.DataFrame({f"{word}_us": [5.0, 6.0, 7.0]}))
+
+
+@pytest.mark.xfail(strict=True, reason="aggregates beside a column of times do not show that its rows are aggregates")
+@pytest.mark.parametrize("beside", [["std_us"], ["p99_us"], ["min", "max"]], ids=" ".join)
+def test_a_mean_by_a_plain_name_beside_other_aggregates_is_no_column_of_trials(beside):
+    rows = {"name": ["a", "b", "c"], "latency_us": [5.0, 6.0, 7.0], **{name: [1.0, 2.0, 3.0] for name in beside}}
+    with pytest.raises(UsageError):
+        load(pd.DataFrame(rows))
 
 
 CYCLICTEST = """# /dev/cpu_dma_latency set to 0us
