@@ -21,11 +21,11 @@ from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.read.numbers import rate, table
 from lstm_judge.read.rounds import Group, NoTrials
 from lstm_judge.read.runs import RunsSource
-from lstm_judge.statistics.quantiles import Percentile, shares_of
+from lstm_judge.statistics.quantiles import Percentile, check_time, shares_of
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.verdict.firm import longest_run
-from lstm_trt.config.errors import UsageError, check_number
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, microseconds, percent
 
@@ -207,7 +207,7 @@ def _latencies(
 
 def _ns(name: str, value_us: float) -> float:
     """Decimal us to ns without rounding errors: 100.1 us are 100100 ns."""
-    check_number(f"the {name} must be a positive time in us", value_us, lambda us: us > 0)
+    check_time(name, value_us)
     return float(Fraction(str(value_us)) * 1000)
 
 

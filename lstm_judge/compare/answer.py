@@ -47,11 +47,7 @@ class Question:
             lambda share: 0 <= share < 1,
         )
         if self.deadline_us is not None:
-            check_number(
-                "the deadline must be a positive time in us",
-                self.deadline_us,
-                lambda us: us > 0,
-            )
+            quantiles.check_time("deadline", self.deadline_us)
         if self.percentile is not None:
             quantiles.share_of(self.percentile)
 
@@ -201,8 +197,8 @@ class Comparisons(Answers[Comparison | NotCompared]):
     """Comparisons of the configurations of A (`runs`) and B (`other`), a `NotCompared` for each
     without one.
 
-    `frame` has a row per configuration of both sides: the fields they share, ratios, and their
-    intervals over rounds.
+    `frame` has a row per configuration: the fields that the sides share, ratios and their
+    intervals over rounds, or in `not_compared` why there are none.
     """
 
     other: Runs = field(kw_only=True)
@@ -242,12 +238,14 @@ class Comparisons(Answers[Comparison | NotCompared]):
 
     def _rows(self) -> Iterator[dict]:
         for both, answer in self.items():
-            if both.on_both_sides:
-                found = answer.as_dict()
-                names = (*COMPARED, "rounds_a", "rounds_b")
-                if found["misses"] is not None:
-                    names += MISSES
-                yield both.fields | columns.row(found, names, columns.COMPARISON)
+            found = answer.as_dict()
+            names = (*COMPARED, "rounds_a", "rounds_b")
+            if found["misses"] is not None:
+                names += MISSES
+            row = both.fields | columns.row(found, names, columns.COMPARISON)
+            if isinstance(answer, NotCompared):
+                row["not_compared"] = answer.reason
+            yield row
 
 
 class ComparisonSeries(tuple[Comparisons, ...]):

@@ -20,8 +20,9 @@ from lstm_judge.plots.style import number, whole_range, with_micro
 from lstm_judge.read.labels import differing, field_text, labels, with_version
 from lstm_judge.read.rounds import Group, NoTrials, label_fields
 from lstm_judge.read.runs import Runs, as_runs
+from lstm_judge.statistics.quantiles import check_time
 from lstm_judge.statistics.trials import Trials, trials_of
-from lstm_trt.config.errors import UsageError, check_number, one_of
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
 from lstm_trt.store.schema import Failure
@@ -492,4 +493,4 @@ def axis_value(axis: str, value: int) -> str:
 
 def check_deadline(deadline_us: float | None) -> None:
     if deadline_us is not None:
-        check_number("the deadline must be a positive time in us", deadline_us, lambda us: us > 0)
+        check_time("deadline", deadline_us)

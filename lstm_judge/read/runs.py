@@ -83,7 +83,7 @@ class Runs(Sequence[Group]):
     the only group. For a table, `how` has the column and unit that were read, and `group_by` its
     columns. `own` is true for recordings of lstm_trt; `recordings` has them in the order they were
     read. `unfinished`: why more of them will or should follow, as text. `missing`: what was asked
-    for and is not recorded, name -> its fields.
+    for and is not recorded, name -> its fields. `asked`: the values of `where`.
     """
 
     groups: tuple[Group, ...]
@@ -96,6 +96,7 @@ class Runs(Sequence[Group]):
     recordings: tuple[Stored, ...] = ()
     unfinished: tuple[str, ...] = ()
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -113,7 +114,9 @@ class Runs(Sequence[Group]):
     def __getitem__(self, index: slice) -> Runs: ...
 
     def __getitem__(self, index):
-        return self._only(self.groups[index]) if isinstance(index, slice) else self.groups[index]
+        if isinstance(index, slice):
+            return replace(self._only(self.groups[index]), asked={})
+        return self.groups[index]
 
     @property
     def sentence(self) -> str:
@@ -170,13 +173,15 @@ class Runs(Sequence[Group]):
         """
         if not wanted:
             return self
+        wanted = {**self.asked, **wanted}
         found = matching(list(map(group_fields, self.groups)), wanted, self.source or "the runs")
         left = self._only(tuple(itertools.compress(self.groups, found.chosen)))
         missing = dict(found.missing)
         for name, fields in self.missing.items():
             if all(_is_any(key, fields[key], wanted[key]) for key in wanted.keys() & fields):
                 missing[name] = fields
-        return replace(left, missing=missing, warnings=(*left.warnings, *found.warnings))
+        warnings = dict.fromkeys((*left.warnings, *found.warnings))
+        return replace(left, missing=missing, warnings=tuple(warnings), asked=wanted)
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to

@@ -68,7 +68,8 @@ _ABOVE = re.compile(r"(?a)(#.*)?over\w*:?|> ?[\d.]+|[\d.]+ ?\+", re.IGNORECASE)
 #: Words in the name of a column of aggregates, and of a column beside which the times of all rows
 #: are aggregates.
 _AGGREGATES = re.compile(
-    r"average|avg|mean|median|min|max|minimum|maximum|std|stddev|p\d+|percentiles?|quantiles?"
+    r"averages?|avg|means?|medians?|med|geomean|min|max|minimum|maximum|best|worst|fastest|slowest"
+    r"|std|stddev|stdev|sd|rms|variance|(p|q|tp|pct)\d+|\d+(th|%)|percentiles?|quantiles?"
 )
 _AGGREGATED_BY = re.compile(r"percentiles?|quantiles?|iterations")
 
@@ -99,7 +100,7 @@ def normal_name(name: str) -> str:
 def has_word(name: str, words: re.Pattern) -> bool:
     """Whether a word of a name, also of one in camel case, is one of `words`."""
     apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
-    return any(map(words.fullmatch, re.split(r"[\W_]+", apart.casefold())))
+    return any(map(words.fullmatch, re.split(r"[^\w%]+|_+", apart.casefold())))
 
 
 def listed_names(names: Iterable[str]) -> str:
@@ -356,7 +357,9 @@ def refuse_aggregates(table: Table, name: str) -> None:
     if has_word(name, _AGGREGATES):
         raise aggregates(f"{table.where}: {_shown(name)} holds")
     for other in table.names:
-        if other != name and has_word(other, _AGGREGATED_BY):
+        stem, unit = split_unit(other)
+        of_times = unit is not None or _AGGREGATES.fullmatch(stem)
+        if other != name and has_word(other, _AGGREGATES if of_times else _AGGREGATED_BY):
             raise aggregates(f"{table.where} has a column {_shown(other)}, so its rows are")
     if split_unit(name)[0] != "latency" and table.counts_rows(name):
         raise UsageError(

@@ -57,7 +57,7 @@ def columns_of_json(where: str, value: dict[str, Any]) -> dict[str, list] | None
             times_s = found.get("times") or found.get("data")
         if not isinstance(times_s, list):
             raise aggregates(
-                f"{where} has no single times of {name}, but",
+                f"{where} has no single times of {name or 'a benchmark'}, but",
                 "write them; pytest-benchmark times each call with benchmark.pedantic(...,"
                 " iterations=1)",
             )

@@ -156,6 +156,11 @@ def shares_of(percentiles: Iterable[str | float]) -> list[Fraction]:
     return sorted(set(map(share_of, as_list(percentiles))), reverse=True)
 
 
+def check_time(name: str, time_us: float) -> None:
+    """Raise `UsageError` if the `name` (deadline, period) is not a positive time in us."""
+    check_number(f"the {name} must be a positive time in us", time_us, lambda us: us > 0)
+
+
 def check_confidence(confidence: float) -> float:
     """The confidence; raises `UsageError` if it is not at least 0.5 and below 1."""
     check_number(

@@ -28,9 +28,7 @@ class Question:
     def __post_init__(self) -> None:
         with suppress(TypeError, ValueError):
             object.__setattr__(self, "deadline_us", float(self.deadline_us))
-        check_number(
-            "the deadline must be a positive time in us", self.deadline_us, lambda us: us > 0
-        )
+        quantiles.check_time("deadline", self.deadline_us)
         object.__setattr__(self, "percentile", float(100 * quantiles.share_of(self.percentile)))
         quantiles.check_confidence(self.confidence)
         check_number(

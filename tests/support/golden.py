@@ -99,40 +99,6 @@ def same(golden: object, found: object) -> bool:
     return math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
 
 
-#: Of a verdict: a key that it had before 0.3.0 -> its place now, as `columns.SUMMARY` states it.
-VERDICT: dict[str, str] = {
-    "verdict": "outcome",
-    "deadline_us": "question.deadline_us",
-    "percentile": "question.percentile",
-    "confidence": "question.confidence",
-    "burst_length": "question.burst_length",
-    "percentile_low_us": "bounds.percentile_low_us",
-    "percentile_high_us": "bounds.percentile_high_us",
-    "miss_rate_low": "bounds.miss_rate_low",
-    "miss_rate_high": "bounds.miss_rate_high",
-    "certifies": "bounds.certifies",
-    "max_certifies": "bounds.max_certifies",
-    "effective_n": "effective.n",
-    "effective_misses": "effective.misses",
-    "verdict_if_effective": "effective.outcome",
-    "verdict_if_independent": "effective.outcome_if_independent",
-    "tau": "bursts.tau",
-    "independent_misses": "bursts.independent_misses",
-    "assumed_burst_length": "bursts.assumed_length",
-    "slow_above_us": "bursts.slow.above_us",
-    "slow_burst_length": "bursts.slow.length",
-    "slow_burst_length_low": "bursts.slow.length_low",
-    "slow_longer": "bursts.slow_longer",
-    "trials_needed": "new_recording.trials",
-    "trials_needed_if_independent": "new_recording.trials_if_independent",
-    "trials_needed_chance": "new_recording.chance",
-    "trials_for_80_percent": "new_recording.trials_for_80_percent",
-    "log_e_met": "evidence.log_met",
-    "log_e_missed": "evidence.log_missed",
-    "extremal_index": "dependence.extremal_index",
-}
-
-
 def text(value: object) -> str:
     """JSON with one line per element, so that differences are readable."""
     if isinstance(value, list):

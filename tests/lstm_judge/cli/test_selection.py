@@ -119,7 +119,6 @@ def test_nothing_that_was_selected_is_silently_absent(rng):
         assert all(name in warnings for name in absent)
 
 
-@pytest.mark.xfail(strict=True, reason="Runs.where of Runs.where forgets values that the second leaves out")
 def test_a_second_selection_leaves_nothing_silently_out_that_the_first_asked_for():
     runs = as_runs([recorded_with("1.0", 8, "onnxruntime"), recorded_with("1.0", 16, "pytorch")])
     at_once = runs.where(hidden=[8, 16], runtime="pytorch")

@@ -267,7 +267,8 @@ def test_a_table_in_csv_has_the_groups_and_comparisons_of_the_json(answer, run):
         assert (json.loads(line["group"]), float(line["max_us"])) == (row["group"], row["statistics"]["max_us"])
     question = ("compare", before, after, "--group-by", "hidden", "--deadline-us", 120)
     rows = list(csv.DictReader(io.StringIO(run(*question, "--format", "csv")[1])))
-    assert [row["misses"] for row in rows] == ["MORE", "SAME"]
+    assert [row["misses"] for row in rows] == ["MORE", "SAME", "", ""]
+    assert [row["not_compared"] for row in rows] == ["", "", f"only in {before}", f"only in {after}"]
     assert {"deadline_us", "miss_rate_ratio", "miss_rate_ratio_low", "miss_rate_ratio_high"} <= rows[0].keys()
 
 

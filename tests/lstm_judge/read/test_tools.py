@@ -159,14 +159,12 @@ def test_no_table_of_aggregates_is_read_as_trials(rng):
         assert load(trials)[0].n == rows
 
 
-@pytest.mark.xfail(strict=True, reason="words of aggregates that read/tables.py does not know")
 @pytest.mark.parametrize("word", ["stdev", "sd", "variance", "geomean", "99th", "99%", "tp99", "q99", "worst", "means"])
 def test_a_column_of_aggregates_by_another_word_is_no_column_of_trials(word):
     with pytest.raises(UsageError):
         load(pd.DataFrame({f"{word}_us": [5.0, 6.0, 7.0]}))
 
 
-@pytest.mark.xfail(strict=True, reason="aggregates beside a column of times do not show that its rows are aggregates")
 @pytest.mark.parametrize("beside", [["std_us"], ["p99_us"], ["min", "max"]], ids=" ".join)
 def test_a_mean_by_a_plain_name_beside_other_aggregates_is_no_column_of_trials(beside):
     rows = {"name": ["a", "b", "c"], "latency_us": [5.0, 6.0, 7.0], **{name: [1.0, 2.0, 3.0] for name in beside}}
