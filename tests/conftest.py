@@ -359,6 +359,7 @@ LONGEST = (
     "lstm_trt/recorder/test_sweep",
     "lstm_literature/test_preparer",
     "lstm_judge/plots/test_plots",
+    "lstm_judge/plots/test_pictures",
     "lstm_trt/recorder/test_soak",
     "lstm_trt/export/test_engine",
     "lstm_trt/recorder/test_run",
