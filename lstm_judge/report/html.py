@@ -69,7 +69,7 @@ class Table:
 
 def page(report: Report) -> str:
     """The whole file."""
-    own = {kind: (FOLDER / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")}
+    own = {"css": _own("page.css"), "js": _own("page.js", "report.js")}
     groups = [group for group in report.runs if group.configuration is not None]
     commands = []
     for group in groups:
@@ -85,7 +85,7 @@ def page(report: Report) -> str:
             answer=text.answer(report),
             basis=text.basis(report),
             own={kind: Markup(content) for kind, content in own.items()},
-            hashes={kind: _base64(sha256(each.encode()).digest()) for kind, each in own.items()},
+            policy=_policy(own),
             classes=CLASSES,
             overview=Table("s", "", *report.overview),
             maps=_maps(report) if len(groups) > 1 else {},
@@ -94,6 +94,21 @@ def page(report: Report) -> str:
             commands=commands,
             data=_data(report),
         )
+    )
+
+
+def _own(*names: str) -> str:
+    """Files of this folder, one after another."""
+    return "".join((FOLDER / name).read_text(encoding="utf-8") for name in names)
+
+
+def _policy(own: Mapping[str, str]) -> Markup:
+    """The Content-Security-Policy: pictures in the page, its style and its script, and nothing
+    else."""
+    style, script = (_base64(sha256(own[kind].encode()).digest()) for kind in ("css", "js"))
+    return Markup(
+        f"default-src 'none'; img-src data:; style-src 'sha256-{style}';"
+        f" script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
     )
 
 

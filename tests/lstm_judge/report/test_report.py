@@ -226,7 +226,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_colours_have_enough_contrast():
-    style = (html.Path(html.__file__).parent / "report.css").read_text()
+    style = (html.Path(html.__file__).parent / "page.css").read_text()
 
     def whole(color: str) -> str:
         return color if len(color) == 7 else "#" + "".join(2 * letter for letter in color[1:])
