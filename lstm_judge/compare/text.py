@@ -79,11 +79,8 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     a = comparison.a
     b = comparison.b
     misses = comparison.misses
-    results = f"median {comparison.median.change}, tail {comparison.tail.change}"
-    if misses is not None:
-        results += f", misses {misses.change}"
     lines = [
-        f"{results}: {side_b} compared with {side_a}",
+        f"{results(comparison)}: {side_b} compared with {side_a}",
         _ratios(comparison),
         f"  {count(a.rounds, 'process')} of A, n = {a.n};"
         f" {count(b.rounds, 'process')} of B, n = {b.n}",
@@ -97,6 +94,14 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
         lines.append("other differences, which may be the cause:")
         lines += [f"  {difference}" for difference in comparison.differences]
     return "\n".join(lines + _rounds_to_record(comparison))
+
+
+def results(comparison: Comparison) -> str:
+    """`median SLOWER, tail AMBIGUOUS`, and if they were compared the misses."""
+    text = f"median {comparison.median.change}, tail {comparison.tail.change}"
+    if comparison.misses is not None:
+        text += f", misses {comparison.misses.change}"
+    return text
 
 
 def _ratios(comparison: Comparison) -> str:

@@ -17,6 +17,7 @@ from lstm_judge.compare.pairing import later_recording
 from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.outliers.outliers import OutlierAnswers
 from lstm_judge.read.runs import Runs
+from lstm_judge.report.views import Pairs
 from lstm_judge.statistics import bursts
 from lstm_judge.summarize.summarize import SummaryRow
 from lstm_judge.verdict.verdict import Verdicts
@@ -56,7 +57,8 @@ class Report:
 
     `verdicts`, `rows` and `tails` have an entry for each. `systems`: a runtime with its options on
     one machine -> the places of its configurations. `undecided`: what NOT ENOUGH EVIDENCE is in
-    JUnit, "failure" or "skipped".
+    JUnit, "failure" or "skipped". `pairs`: the comparisons of neighbours, if the page is to explore
+    and holds single calls, else None.
     """
 
     verdicts: Verdicts
@@ -67,6 +69,7 @@ class Report:
     comparisons: Comparisons | None = None
     anonymous: bool = False
     undecided: str = "failure"
+    pairs: Pairs | None = None
 
     @property
     def runs(self) -> Runs:

@@ -26,10 +26,13 @@ from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
 from lstm_judge.read.labels import record_command
 from lstm_judge.read.rounds import Group
-from lstm_judge.report import text
+from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE
+from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize import text as summary
+from lstm_judge.verdict.question import Question
 from lstm_trt.config.format import NUMBER, frame_cells, latency, listed, short_number
 
 #: Folder of the template, the style and the script.
@@ -39,13 +42,17 @@ FOLDER = Path(__file__).parent
 MOST_CURVES = 6
 
 #: Points per power of ten of the curves that the script draws.
-CURVE_POINTS = 8
+CURVE_POINTS = 16
 
 #: Columns of the summary that a narrow terminal drops before this one are in its CSV only.
 LESS_DROP = 6
 
 #: Verdict, or that there is none -> class of its cells.
 CLASSES = dict(zip(NAMES, "mxnf", strict=True))
+
+
+#: Signs of the verdicts in the map of the script, beside their colours.
+SIGNS = "✓✕?–"
 
 
 @dataclass(frozen=True)
@@ -67,32 +74,56 @@ class Table:
         ]
 
 
+#: The scripts of each page.
+SCRIPTS = {
+    "report.html": ("page.js", "report.js", "explore.js"),
+    "explore.html": ("page.js", "explore.js"),
+}
+
+
 def page(report: Report) -> str:
     """The whole file."""
-    own = {"css": _own("page.css"), "js": _own("page.js", "report.js")}
     groups = [group for group in report.runs if group.configuration is not None]
     commands = []
     for group in groups:
         command = record_command(group.configuration, "recordings", len(group.rounds) or 1)
         if command:
             commands.append(command)
+    return _page(
+        report,
+        "report.html",
+        answer=text.answer(report),
+        basis=text.basis(report),
+        maps=_maps(report) if len(groups) > 1 else {},
+        pictures=[_image(report, picture) for picture in _pictures(report)],
+        tables=[table for table in _tables(report) if table.rows],
+        commands=commands,
+    )
+
+
+def explorer(report: Report) -> str:
+    """The page to explore, for the output of a notebook or a file of its own."""
+    return _page(report, "explore.html", said=[*report.runs.remarks, *text.basis(report)])
+
+
+def _page(report: Report, template: str, **parts: Any) -> str:
+    """A page from its template, with what all have."""
+    own = {"css": _own("page.css"), "js": _own(*SCRIPTS[template])}
+    data = _data(report)
     return (
         _environment(report)
-        .get_template("report.html")
+        .get_template(template)
         .render(
             report=report,
             title=text.title(report),
-            answer=text.answer(report),
-            basis=text.basis(report),
             own={kind: Markup(content) for kind, content in own.items()},
             policy=_policy(own),
             classes=CLASSES,
+            signs=SIGNS,
+            holds=text.holds(report, calls=bool(data["calls"])),
             overview=Table("s", "", *report.overview),
-            maps=_maps(report) if len(groups) > 1 else {},
-            pictures=[_image(report, picture) for picture in _pictures(report)],
-            tables=[table for table in _tables(report) if table.rows],
-            commands=commands,
-            data=_data(report),
+            data=data,
+            **parts,
         )
     )
 
@@ -285,10 +316,63 @@ def _data(report: Report) -> dict[str, Any]:
         "given": deadlines_us.index(report.verdicts[0].question.deadline_us),
         "verdicts": ["".join(map(str, names)) for names in report.slider.names],
         "names": list(CLASSES),
+        "signs": SIGNS,
         "curves": curves,
         "trials": [group.n for group in report.runs],
         "above": above,
+        **_views(report),
     }
+
+
+#: Values that a cell of the map can show: key of the statistic -> what it is called.
+VALUES = {"median": "median", "p99": "p99", "p999": "p99.9", "max": "maximum"}
+
+
+def _views(report: Report) -> dict[str, Any]:
+    """What the map and the views of a cell show."""
+    found = views.dimensions(report.runs)
+    dimensions = []
+    for each in found:
+        shown = {"label": each.label, "values": each.texts, "arguments": each.arguments}
+        dimensions.append({**shown, "of": each.places})
+    near, results = views.beside(found, report.pairs or {})
+    values = []
+    for row in report.rows:
+        us = {key: each.us for key, each in row.percentiles.items()}
+        us["max"] = row.statistics.get("max_us")
+        values.append([views.short(us.get(key)) for key in VALUES])
+    return {
+        "asked": _asked(report.verdicts[0].question),
+        "labels": [report.cut(group.name) for group in report.runs],
+        "dimensions": dimensions,
+        "axes": views.first_axes(found),
+        "first": report.verdicts.largest() or 0,
+        "heads": list(VALUES.values()),
+        "values": values,
+        "misses": [_misses(group, report.slider.deadlines_us) for group in report.runs],
+        "clusters": views.clusters(report.tails),
+        "near": [near[place] for place in range(len(report.runs))],
+        "results": results,
+        "calls": None if report.pairs is None else views.calls(report.runs, report.tails),
+    }
+
+
+def _asked(question: Question) -> str:
+    """What a call of `compare` asks besides its sides."""
+    asked = f"deadline_us={short_number(question.deadline_us)}"
+    if question.confidence != DEFAULT_CONFIDENCE:
+        asked += f", confidence={question.confidence}"
+    return asked
+
+
+def _misses(group: Group, deadlines_us: Sequence[float]) -> list[int]:
+    """The number of the first deadlines that all calls miss, and then the misses of each other that
+    any call misses."""
+    if not group.n:
+        return [0]
+    most = Trials.of(*group.rounds).bounds[1]
+    misses = [len(most.above(limit_ns(deadline_us))[0]) for deadline_us in deadlines_us]
+    return [misses.count(group.n), *(number for number in misses if 0 < number < group.n)]
 
 
 def _thinned(n: int) -> list[int]:

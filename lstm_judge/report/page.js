@@ -1,17 +1,21 @@
-// What the report and the page to explore share: the data, the slider, and the curve of tails. The scripts compute no
+// What the report and the page to explore share: the data, the slider, and the curves of tails. The scripts compute no
 // statistics: every verdict and point comes from the data in the page. Texts of recordings are set as text, not markup.
 "use strict";
 const all = (selector, parent = document) => [...parent.querySelectorAll(selector)];
 const data = JSON.parse(all("script")[0].textContent);
+const make = (name, properties = {}, ...children) => {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+};
 const svg = (name, attributes, text = "") => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.textContent = text;
   return element;
 };
-
 // The slider. All numbers of verdicts follow it, and what is in `followers`; what does not is grey.
-const slider = all(".scripted input")[0] || { value: data.given };
+const slider = all(".slider input")[0] || { value: data.given };
 const [heading] = all("h1");
 const title = heading.textContent;
 const followers = [];
@@ -26,17 +30,15 @@ function move() {
   });
   all("ul span").forEach((shown, verdict) => (shown.textContent = numbers[verdict]));
   document.title = heading.textContent = title.replace(data.times[data.given], data.times[stop]);
-  document.body.classList.toggle("moved", stop !== data.given);
-  all("#moved")[0].hidden = stop === data.given;
+  all("#moved")[0].hidden = !document.body.classList.toggle("moved", stop !== data.given);
   const found = data.names.map((name, verdict) => `${numbers[verdict]} ${name}`);
   const text = `${data.stops[stop]} µs: ${found.slice(0, all("ul span").length).join(", ")}`;
   for (const output of all("output")) output.textContent = text;
   for (const follow of followers) follow();
 }
 slider.oninput = move;
-for (const paragraph of all(".scripted")) paragraph.hidden = false;
+for (const part of all(".scripted")) part.hidden = false;
 addEventListener("DOMContentLoaded", move);
-
 // In the output of a notebook a link would lead to the notebook's own address.
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
@@ -44,32 +46,41 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   all(link.getAttribute("href"))[0].scrollIntoView();
 });
-
-// The share of calls that take longer than each latency, of one configuration or several, and the deadline.
+// A drawing with a log axis of latencies, from left to right or upwards, and the deadline; places on it are 0 to 1.
+function drawing(name, low, high, upwards) {
+  const drawn = svg("svg", { viewBox: "0 0 500 260", role: "img", "aria-label": name, "text-anchor": "middle" });
+  const [left, above] = [(share) => 50 + 430 * share, (share) => 220 - 210 * share];
+  const place = (us) => Math.log(us / low) / Math.log((high * 1.0001) / low);
+  const path = (d, look) => drawn.append(svg("path", { d, ...look }));
+  const line = (share, up, look) => path(up ? `M50 ${above(share)}H480` : `M${left(share)} 10V220`, look);
+  const tick = (share, up, text) => {
+    line(share, up, { stroke: "#ddd" });
+    const where = up ? { x: 45, y: above(share) + 4, "text-anchor": "end" } : { x: left(share), y: 236 };
+    drawn.append(svg("text", where, text));
+  };
+  const us = (share) => Number((low * (high / low) ** share).toPrecision(3));
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) tick(share, upwards, us(share));
+  const deadline = Number(data.stops[slider.value]);
+  const beyond = deadline <= low ? "; the deadline is shorter" : deadline >= high ? "; the deadline is longer" : "";
+  if (!beyond) line(place(deadline), upwards, { stroke: "#000", class: "deadline" });
+  drawn.append(svg("text", { x: 265, y: 254 }, name + beyond));
+  return { drawn, left, above, place, path, line, tick };
+}
+// The share of calls that take longer than each latency, of one configuration or of two.
 const LOOKS = [{ stroke: "#0173b2" }, { stroke: "#b34700", "stroke-dasharray": "6 3" }];
 function chart(...places) {
-  const shown = places.filter((place) => data.curves[place].length);
-  const [low, high] = [Math.min, Math.max].map((end) => end(...shown.flatMap((place) => data.curves[place])));
-  const most = Math.max(...shown.map((place) => data.trials[place]));
-  const x = (us) => 50 + (430 * Math.log(us / low)) / Math.log((high * 1.0001) / low);
-  const y = (share) => 10 - (210 * Math.log(share)) / Math.log(most);
-  const drawn = svg("svg", { viewBox: "0 0 500 260", role: "img", "aria-label": "share of calls that take longer" });
-  const line = (d, look) => drawn.append(svg("path", { d, ...look }));
-  const label = (text, x, y, anchor) => drawn.append(svg("text", { x, y, "text-anchor": anchor }, text));
-  for (let share = 1; share * most >= 1; share /= 10) {
-    line(`M50 ${y(share)}H480`, { stroke: "#ddd" });
-    label(`${Number((100 * share).toPrecision(1))} %`, 45, y(share) + 4, "end");
-  }
-  for (const value of [0, 1, 2, 3, 4].map((step) => low * (high / low) ** (step / 4))) {
-    line(`M${x(value)} 10V220`, { stroke: "#ddd" });
-    label(Number(value.toPrecision(3)), x(value), 235, "middle");
-  }
-  const deadline = Number(data.stops[slider.value]);
-  if (deadline > low && deadline < high) line(`M${x(deadline)} 10V220`, { stroke: "#000", class: "deadline" });
-  shown.forEach((place, look) => {
-    const [us, n] = [data.curves[place], data.trials[place]];
-    line(`M${us.map((value, k) => `${x(value)} ${y(Math.max(data.above[n][k], 1) / n)}`).join("L")}`, LOOKS[look]);
+  const every = places.flatMap((place) => data.curves[place]);
+  const axes = drawing("share of calls that take longer than this, µs", Math.min(...every), Math.max(...every), false);
+  const most = Math.max(...places.map((place) => data.trials[place]));
+  const up = (share) => 1 + Math.log(share) / Math.log(most);
+  const percent = (share) => `${Number((100 * share).toPrecision(1))} %`;
+  for (let share = 1; share * most >= 1; share /= 10) axes.tick(up(share), true, percent(share));
+  places.forEach((place, look) => {
+    const [us, above] = [data.curves[place], data.above[data.trials[place]]];
+    const height = (k) => axes.above(up(Math.max(above[k], 1) / data.trials[place]));
+    axes.path(`M${us.map((value, k) => `${axes.left(axes.place(value))} ${height(k)}`).join("L")}`, LOOKS[look]);
+    const end = { x: axes.left(axes.place(us[0])) + 8, y: 22 };
+    if (places.length > 1) axes.drawn.append(svg("text", end, "AB"[look]));
   });
-  label("share of calls that take longer than this, µs", 265, 253, "middle");
-  return drawn;
+  return axes.drawn;
 }

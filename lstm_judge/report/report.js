@@ -15,7 +15,6 @@ followers.push(() => {
     cell.textContent = data.names[verdictOf(place)];
   });
 });
-
 // Tables: a click on a heading sorts, words in the field leave rows out.
 function compare(one, two) {
   if (one.className) return one.textContent.localeCompare(two.textContent, "en", { numeric: true });
@@ -34,20 +33,16 @@ for (const table of all(".list")) {
     };
   });
   if (rows.length < 6) continue;
-  const filter = document.createElement("input");
-  filter.placeholder = filter.ariaLabel = "only rows with these words";
-  filter.type = "search";
+  const words = "only rows with these words";
+  const filter = make("input", { type: "search", placeholder: words, ariaLabel: words });
   filter.oninput = () => {
     const words = filter.value.toLowerCase().split(/\s+/);
     for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
   };
   table.before(filter);
 }
-
 // A card with the numbers of the cell under the pointer or with the focus, and the curve of one that was clicked.
-const card = document.createElement("aside");
-card.hidden = true;
-document.body.append(card);
+const [card] = all("aside");
 function show(event) {
   const cell = event.target.closest(event.type === "click" ? ".map a, #r tbody tr" : ".map a");
   if (!cell) return;

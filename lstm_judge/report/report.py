@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lstm_judge.answers import runs_to_judge
+from lstm_judge.compare import answer as compared
 from lstm_judge.compare.compare import compare
 from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import OutlierAnswers, Outliers, outliers
@@ -17,6 +18,7 @@ from lstm_judge.plots.points import system_labels
 from lstm_judge.read.runs import Runs, RunsSource, paths_of
 from lstm_judge.report import html, junit, markdown
 from lstm_judge.report.answer import FAILED, NAMES, Report, Slider
+from lstm_judge.report.views import compared_neighbours
 from lstm_judge.statistics.parallel import computed
 from lstm_judge.statistics.quantiles import shares_of
 from lstm_judge.statistics.trials import Trials
@@ -48,6 +50,7 @@ def report(  # noqa: PLR0913
     anonymous: bool = False,
     undecided: str = "failure",
     percentiles: Iterable[str | float] = (),
+    explore: bool = False,
     **bursts: Any,
 ) -> Report:
     """The verdicts on recordings with what they rest on, written to files; other arguments are
@@ -56,7 +59,8 @@ def report(  # noqa: PLR0913
     `out`: one path or several, ending in .html (one file that needs nothing else), .md (a short
     form) or .xml (JUnit, where `undecided` is what NOT ENOUGH EVIDENCE is: a "failure", or
     "skipped"). `baseline`: recordings that these are compared with. `anonymous`: leave out host
-    name, user and paths. `percentiles`: as for `summarize`. The same recordings give the same
+    name, user and paths. `percentiles`: as for `summarize`. `explore`: the HTML file also has
+    the calls in order, and neighbours compared with each other. The same recordings give the same
     bytes. Raises `UsageError` if an argument is out of range, and what `verdict` and `compare`
     raise.
     """
@@ -70,6 +74,7 @@ def report(  # noqa: PLR0913
             path.parent.mkdir(parents=True, exist_ok=True)
     runs = runs_to_judge(runs, bounds=True)
     tails = outliers(runs)
+    asked = compared.Question(confidence=confidence, deadline_us=deadline_us)
     answer = Report(
         verdicts=verdict(runs, deadline_us, percentile, confidence, **bursts),
         rows=_rows(summarize_groups(runs, clusters=False, shares=shares), tails),
@@ -79,6 +84,7 @@ def report(  # noqa: PLR0913
         comparisons=None if baseline is None else compare(baseline, runs, confidence=confidence),
         anonymous=anonymous,
         undecided=undecided,
+        pairs=compared_neighbours(runs, tails, asked) if explore else None,
     )
     for path in paths:
         with file_errors(f"write {path}"):

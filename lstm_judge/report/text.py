@@ -8,6 +8,7 @@ from lstm_judge.outcomes import Change, Outcome
 from lstm_judge.read.labels import FINGERPRINT, with_version
 from lstm_judge.read.runs import Runs
 from lstm_judge.report.answer import Report
+from lstm_judge.report.views import MOST_CALLS
 from lstm_judge.statistics import bursts
 from lstm_judge.verdict.text import headline
 from lstm_trt.config.format import count, latency, listed, short_number
@@ -117,3 +118,24 @@ def _days(items: Sequence[Stored]) -> str:
         for item in items
     ]
     return " to ".join(dict.fromkeys((min(days), max(days))))
+
+
+def holds(report: Report, calls: bool) -> str:
+    """What a page holds, and whether its calls in order."""
+    source = "recordings" if report.anonymous else report.runs.source
+    single = "no weights, inputs or single calls"
+    if calls:
+        single = (
+            f"single calls: the latencies of up to {MOST_CALLS} calls of each configuration, in"
+            " order. It holds no weights or inputs"
+        )
+    elif report.pairs is not None:
+        single += " (of so many configurations the calls in order are left out: select some)"
+    private = "besides the paths of the recordings no host name or user"
+    if report.anonymous:
+        private = "no paths, host name or user"
+    return (
+        f"Made by lstm-trt of {source}. This page holds statistics, thinned curves and verdicts of"
+        " each configuration, names of networks, and what the recordings state of machines,"
+        f" versions and other programs. It holds {single}, and {private}."
+    )

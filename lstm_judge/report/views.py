@@ -1,0 +1,260 @@
+"""What the page to explore draws: configurations by the fields in which they differ, their
+neighbours, and their calls in order.
+
+Numbers are written as far as they can be seen in a drawing, since a page has thousands of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from lstm_judge.compare.answer import Comparison, Question
+from lstm_judge.compare.compare import compare_groups
+from lstm_judge.compare.text import results
+from lstm_judge.outliers.answer import Outliers
+from lstm_judge.outliers.outliers import OutlierAnswers
+from lstm_judge.plots.heatmap import MAP_AXES
+from lstm_judge.plots.points import AXIS_NAMES
+from lstm_judge.read.labels import FIELDS, FINGERPRINT, cell_text
+from lstm_judge.read.rounds import Group, in_order
+from lstm_judge.read.runs import Runs, group_fields
+from lstm_judge.statistics.parallel import computed
+from lstm_judge.statistics.trials import Trials, timed_rounds
+from lstm_trt.config.fields import About
+from lstm_trt.config.format import frame_cells
+
+#: Fields that a reader chooses first; they are shown wherever configurations differ in them, others
+#: only if they tell more configurations apart.
+CHOICES = ("workload", "runtime", "precision", "mode", "machine", *MAP_AXES)
+
+#: Most neighbours on each side of a configuration along a field whose values are no numbers.
+MOST_BESIDE = 4
+
+#: Most calls of a configuration that are drawn in order, and of all of a page.
+MOST_CALLS = 1000
+MOST_CALLS_OF_PAGE = 250_000
+
+#: Places along an axis of a drawing, which two bytes hold.
+STEPS = 65_535
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A field in which configurations differ: its values, ascending, and of each configuration the
+    place of its value."""
+
+    name: str
+    values: Sequence[Any]
+    places: Sequence[int]
+
+    @property
+    def label(self) -> str:
+        """What a reader calls it: `hidden size`, `runtime`."""
+        if self.name in AXIS_NAMES:
+            return AXIS_NAMES[self.name]
+        return self._about.heading or self.key.replace("_", " ")
+
+    @property
+    def key(self) -> str:
+        """Its name in `Runs.where`."""
+        return self.name.removeprefix("size ")
+
+    @property
+    def _about(self) -> About:
+        return FIELDS.get(self.name, About())
+
+    @property
+    def texts(self) -> list[str]:
+        """Its values as a reader sees them."""
+        texts = [cell_text(self._about, value) for value in self.values]
+        return [text[:FINGERPRINT] for text in texts] if self.name == "machine" else texts
+
+    @property
+    def arguments(self) -> list[str]:
+        """What selects each value in a call of `Runs.where`."""
+        if self.key.isidentifier():
+            return [f"{self.key}={value!r}" for value in self.values]
+        return [f"**{ {self.key: value}!r}" for value in self.values]
+
+    @property
+    def reach(self) -> int:
+        """How far the neighbours of a configuration are along it."""
+        sizes = all(
+            isinstance(value, Real) and not isinstance(value, bool) for value in self.values
+        )
+        return 1 if sizes else MOST_BESIDE
+
+
+def dimensions(runs: Runs) -> list[Dimension]:
+    """The fields in which the configurations differ, `CHOICES` first, the identity last."""
+    fields = [group_fields(group) for group in runs]
+    found = []
+    told: list[tuple] = [()] * len(fields)
+    names = dict.fromkeys((*CHOICES, *itertools.chain(*fields)))
+    machines = {each.get("machine") for each in fields} - {None}
+    if len(machines) == 1:  # that of a failure may not be known
+        del names["machine"]
+    for name in sorted(names, key=lambda name: name == "config_id"):
+        default = FIELDS[name].default if name in FIELDS else None
+        values = [each.get(name, default) for each in fields]
+        texts = list(map(repr, values))
+        longer = list(zip(told, texts, strict=True))
+        if len(set(texts)) > 1 and (name in CHOICES or len(set(longer)) > len(set(told))):
+            told = longer
+            found.append(_dimension(name, values, texts))
+    return found
+
+
+def _dimension(name: str, values: Sequence[Any], texts: Sequence[str]) -> Dimension:
+    different = dict(zip(texts, values, strict=True))
+    ordered = sorted(different, key=lambda text: in_order(different[text]))
+    return Dimension(name, [different[text] for text in ordered], list(map(ordered.index, texts)))
+
+
+def first_axes(found: Sequence[Dimension]) -> list[int]:
+    """The dimensions that the map has at first, from left to right and upwards: sizes before
+    others."""
+
+    def later(place: int) -> int:
+        name = found[place].name
+        return MAP_AXES.index(name) if name in MAP_AXES else len(MAP_AXES) + (name in CHOICES)
+
+    return sorted(range(len(found)), key=later)[:2]
+
+
+def neighbours(found: Sequence[Dimension]) -> Iterator[tuple[int, int, int]]:
+    """Of each configuration those that differ from it in one dimension only, and by little: (its
+    place, the dimension, the place of the other)."""
+    for number, dimension in enumerate(found):
+        others = [each.places for each in found if each is not dimension]
+        lines: dict[tuple, list[int]] = defaultdict(list)
+        for place in range(len(dimension.places)):
+            lines[tuple(places[place] for places in others)].append(place)
+        for line in lines.values():
+            line.sort(key=dimension.places.__getitem__)
+            for start, place in enumerate(line):
+                near = line[max(start - dimension.reach, 0) : start + dimension.reach + 1]
+                for other in near:
+                    if other != place:
+                        yield place, number, other
+
+
+#: Places of A and B -> what `compare` says of them.
+Pairs = Mapping[tuple[int, int], Comparison]
+
+
+def compared_neighbours(runs: Runs, tails: OutlierAnswers, question: Question) -> Pairs:
+    """The comparisons of all neighbours whose calls have an order."""
+    judged = {place for place, found in enumerate(tails) if isinstance(found, Outliers)}
+    pairs = []
+    for a, _, b in neighbours(dimensions(runs)):
+        if {a, b} <= judged:
+            pairs.append((a, b))
+    asked = [(runs[a].plain, runs[b].plain, question) for a, b in pairs]
+    answers = computed(_compared, asked, [a.n + b.n for a, b, _ in asked])
+    return dict(zip(pairs, answers, strict=True))
+
+
+def _compared(asked: tuple[Group, Group, Question]) -> Comparison:
+    return compare_groups(*asked)
+
+
+def beside(
+    found: Sequence[Dimension], pairs: Pairs
+) -> tuple[Mapping[int, list[list[Any]]], list[str]]:
+    """The neighbours of each configuration, and the results of all comparisons, each once.
+
+    A neighbour is a dimension and a place, and if both were compared the place of the result and
+    the ratios.
+    """
+    said: dict[str, int] = {}
+    near: dict[int, list[list[Any]]] = defaultdict(list)
+    for place, number, other in neighbours(found):
+        entry: list[Any] = [number, other]
+        if (place, other) in pairs:
+            comparison = pairs[place, other]
+            entry += [said.setdefault(results(comparison), len(said)), _ratios(comparison)]
+        near[place].append(entry)
+    return near, list(said)
+
+
+def _ratios(comparison: Comparison) -> str:
+    """`median 1.56 (1.52 to 1.6), p99 1.39`: B / A, with the interval over rounds."""
+    texts = []
+    for name, change in (("median", comparison.median), ("tail", comparison.tail)):
+        if change.percentile is not None:
+            ratio = change.ratio
+            called = name if name == "median" else f"p{change.percentile:g}"
+            text = f"{called} {ratio.estimate:.3g}"
+            if ratio.low is not None and ratio.high is not None:
+                text += f" ({ratio.low:.3g} to {ratio.high:.3g})"
+            texts.append(text)
+    return ", ".join(texts)
+
+
+def short(value: float | None) -> float | None:
+    """A number with four digits."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def clusters(tails: OutlierAnswers) -> dict[str, Any]:
+    """The table of clusters: its header, and the rows of each configuration."""
+    frame = tails.clusters
+    header, rows = frame_cells(frame.drop(columns="network"))
+    names = iter(rows)
+    found = []
+    for answer in tails:
+        several = len(answer.clusters) if isinstance(answer, Outliers) else 0
+        found.append([next(names) for _ in range(several)])
+    return {"header": header, "rows": found}
+
+
+def calls(runs: Runs, tails: OutlierAnswers) -> list[dict[str, Any]] | None:
+    """The calls of each configuration in order; None if they would be too many for a page."""
+    drawn = [min(group.n, MOST_CALLS) for group in runs]
+    if sum(drawn) > MOST_CALLS_OF_PAGE:
+        return None
+    return [_calls(group, found) for group, found in zip(runs, tails, strict=True)]
+
+
+def _calls(group: Group, found: Any) -> dict[str, Any]:
+    """The calls after warm-up of all rounds, by cluster: -1 is the bulk, -2 the tail.
+
+    `calls`: of each call two bytes for its place on the axis of x, and two for its latency
+    between `low` and `high` in us on a log scale, in base64. `rounds`: where
+    each but the first begins, as a share. Of many calls those outside the bulk are kept before the others.
+    """
+    if not isinstance(found, Outliers):
+        return {}
+    rounds = timed_rounds(group.rounds)
+    latency_us = Trials.of(*rounds).latency_us
+    labels = np.concatenate([each.labels for each in found.rounds])
+    low, high = latency_us.min(), latency_us.max()
+    n = len(latency_us)
+    xs = np.arange(n) * STEPS // max(n - 1, 1)
+    ys = np.rint(STEPS * np.log(latency_us / low) / max(np.log(high / low), 1e-9)).astype(int)
+    ends = np.cumsum([len(each.timed_ns) for each in rounds])[:-1]
+    kept = np.zeros(n, dtype=bool)
+    for places in (np.flatnonzero(labels != -1), np.flatnonzero(labels == -1)):
+        room = MOST_CALLS - int(kept.sum())
+        kept[places[np.linspace(0, len(places) - 1, min(len(places), room)).astype(int)]] = True
+    drawn = {}
+    for label in sorted(set(labels.tolist())):
+        chosen = kept & (labels == label)
+        points = np.stack([xs[chosen], ys[chosen]], axis=1).astype("<u2")
+        drawn[str(label)] = b64encode(points.tobytes()).decode()
+    return {
+        "low": short(low),
+        "high": short(high),
+        "rounds": [round(float(end) / n, 4) for end in ends],
+        "drawn": int(kept.sum()),
+        "calls": drawn,
+    }
