@@ -88,6 +88,7 @@ API = defined(
         ),
         "read.labels": ("size_of",),
         "read.runs": ("Runs", "load"),
+        "report.explore": ("explore",),
         "report.report": ("report",),
     },
 )

@@ -7,6 +7,7 @@ from lstm_judge.outliers.outliers import outliers as outliers
 from lstm_judge.read.labels import size_of as size_of
 from lstm_judge.read.runs import Runs as Runs, load as load
 from lstm_judge.replay import replay as replay
+from lstm_judge.report.explore import explore as explore
 from lstm_judge.report.report import report as report
 from lstm_judge.rerun import rerun as rerun_notebooks
 from lstm_judge.scaling.scaling import scaling as scaling
@@ -58,6 +59,7 @@ __all__ = [
     "describe",
     "describe_runs",
     "doctor",
+    "explore",
     "export_c",
     "export_onnx",
     "gpu_runs",

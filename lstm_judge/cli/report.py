@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="failure",
         help="what NOT ENOUGH EVIDENCE is in JUnit (default failure)",
     )
+    add(
+        "--explore",
+        action="store_true",
+        help="the HTML file also has the calls in order, and neighbours compared with each other",
+    )
     common.percentiles_argument(parser)
     common.table_arguments(parser)
 
@@ -44,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     found = report(
         common.load_runs(arguments, arguments.path),
         baseline=baseline,
-        **common.values(arguments, (*QUESTION, "out", "anonymous", "undecided", "percentiles")),
+        **common.values(
+            arguments, (*QUESTION, "out", "anonymous", "undecided", "explore", "percentiles")
+        ),
     )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)

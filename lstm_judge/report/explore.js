@@ -4,7 +4,7 @@ const { dimensions } = data;
 const places = [...data.labels.keys()];
 const values = [...data.heads, "margin to the deadline", "share of misses"];
 const [MAXIMUM, MARGIN, MISSES] = [-3, -2, -1].map((from) => values.length + from);
-const view = { x: data.axes[0], y: data.axes[1], value: MAXIMUM, a: data.first, b: null };
+const view = { x: 0, y: 1, value: MAXIMUM, a: data.first, b: null };
 const put = (selector, ...children) => all(selector)[0].replaceChildren(...children);
 function table(caption, head, rows) {
   const line = (kind, texts) => make("tr", {}, ...texts.map((text) => make(kind, {}, text)));
@@ -32,7 +32,7 @@ function callOf(place) {
 // What is chosen above the map. A choice leads to the configuration that has most else in common with A.
 const names = dimensions.map(({ label }) => label);
 const axisNames = { x: "across", y: "upwards" };
-const axes = ["x", "y"].slice(0, data.axes.length);
+const axes = ["x", "y"].slice(0, dimensions.length);
 function control(label, options, chosen, change) {
   const select = make("select", {}, ...options.map((text, value) => make("option", { value }, text)));
   select.value = chosen;
@@ -95,7 +95,8 @@ function drawMap() {
 function comparison(a, b) {
   const [, , result, ratios] = data.near[a].find(([, place]) => place === b) ?? [];
   let text = "Not compared beforehand, and this page computes no statistics. This call compares them:";
-  if (ratios) text = `${data.results[result]}: B compared with A. B / A: ${ratios}. The call says why:`;
+  const deadline = data.times[data.given];
+  if (ratios) text = `${data.results[result]} of ${deadline}: B compared with A. B / A: ${ratios}. The call says why:`;
   const call = `lab.compare(${callOf(a)}, ${callOf(b)}, ${data.asked})`;
   return [make("p", { id: "compared" }, text), code(call)];
 }
@@ -117,14 +118,13 @@ function marked(label, points) {
 }
 function order(place) {
   const { low, high, rounds, calls } = data.calls[place];
-  const axes = drawing(`calls of ${data.labels[place]} in order, µs`, low, high, true);
-  for (const start of rounds) axes.line(start, false, { stroke: "#999" });
+  const said = data.trials[place] > data.most ? `${data.most} of the calls` : "calls";
+  const axes = drawing(`${said} in order, µs${rounds > 1 ? ", with gaps between rounds" : ""}`, low, high, true);
   for (const [label, text] of Object.entries(calls)) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const [xs, ys] = [0, 1].map((from) => [...new Uint16Array(bytes.buffer)].filter((_, k) => k % 2 === from));
     const points = xs.map((x, k) => `${axes.left(x / 65535).toFixed(1)} ${axes.above(ys[k] / 65535).toFixed(1)}`);
-    const { d, ...look } = marked(label, points);
-    axes.path(d, look);
+    axes.path("", marked(label, points));
   }
   return axes.drawn;
 }

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from lstm_judge.answers import runs_to_judge
 from lstm_judge.plots.heatmap import heat_map, map_axes
 from lstm_judge.plots.style import Picture
 from lstm_judge.plots.tail import choose_tails, tails
@@ -16,6 +17,7 @@ from lstm_judge.report import html
 from lstm_judge.report.answer import Report
 from lstm_judge.report.report import report
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE
+from lstm_judge.verdict.verdict import evidence_percentile
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.config.format import warning_lines
 from lstm_trt.store.files import write_whole
@@ -33,7 +35,7 @@ TRUST = (
 def explore(
     runs: RunsSource,
     deadline_us: float = 1000,
-    percentile: str | float = "99.9",
+    percentile: str | float | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Explorer:
     """Linked views of recordings for the output of a notebook's cell: a map with the axes and the
@@ -41,10 +43,15 @@ def explore(
 
     A click on a cell shows its tail, its calls in order, its clusters, its neighbours and the call
     that loads it; a shift-click on a second one compares both. `runs`: the result of `load`, or a
-    path, recordings or groups. `percentile` (in percent) and `confidence` are those of `verdict`,
-    `confidence` also that of the comparisons of neighbours. The page computes no statistics and
-    loads nothing. Raises `UsageError` as `verdict` does.
+    path, recordings or groups. `percentile` (in percent) is that of `verdict`, by default
+    the highest of p99, p99.9, p99.99 and p99.999 that each configuration can prove, and
+    `confidence` that of the verdicts and of the comparisons of neighbours. The page computes no
+    statistics and loads nothing. Raises `UsageError` as `verdict` does.
     """
+    runs = runs_to_judge(runs, bounds=True)
+    if percentile is None:
+        shortest = min((group.n for group in runs if group.n), default=0)
+        percentile = evidence_percentile(shortest, confidence) or "99"
     return Explorer(report(runs, deadline_us, percentile, confidence, explore=True))
 
 
@@ -81,25 +88,28 @@ class Explorer:
             write_whole(Path(path), self.page.encode())
         return Path(path)
 
+    @property
+    def _said(self) -> list[str]:
+        return [*warning_lines(self.report.verdicts.warnings), f"{self.sentence}."]
+
     def __repr__(self) -> str:
         return f"<Explorer: {self.sentence}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the warnings and the sentence in a terminal, and where a notebook becomes a PDF."""
-        lines = [*warning_lines(self.report.verdicts.warnings), f"{self.sentence}."]
-        printer.text("\n".join([*lines, "`write` makes a page of it to explore in a browser."]))
+        printer.text("\n".join([*self._said, "`write` makes a page of it to explore."]))
 
     def _repr_html_(self) -> str:
         """Show the page in Jupyter, and only where it is not let through the figure."""
         page = self.page
         name = f"explorer-{sha256(page.encode()).hexdigest()[:12]}"
         figure = self.figure._repr_mimebundle_()["text/html"]
-        lines = [*warning_lines(self.report.verdicts.warnings), f"{self.sentence}.", TRUST]
         # Single quotes, of which a page has few.
         inner = page.replace("&", "&amp;").replace("'", "&#39;")
+        said = "<br>".join(map(escape, [*self._said, TRUST]))
         return (
             f"<style>#{name} {{ display: none; }}</style>\n"
-            f'<div id="{name}"><p>{"<br>".join(map(escape, lines))}</p>\n{figure}</div>\n'
+            f'<div id="{name}"><p>{said}</p>\n{figure}</div>\n'
             f'<iframe sandbox="allow-scripts" title="Page to explore" width="100%"'
             f' height="{HEIGHT}" frameborder="0" srcdoc=\'{inner}\'></iframe>'
         )

@@ -28,11 +28,9 @@ from lstm_judge.read.labels import record_command
 from lstm_judge.read.rounds import Group
 from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
-from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE
 from lstm_judge.statistics.sequential import limit_ns
 from lstm_judge.statistics.trials import Trials
 from lstm_judge.summarize import text as summary
-from lstm_judge.verdict.question import Question
 from lstm_trt.config.format import NUMBER, frame_cells, latency, listed, short_number
 
 #: Folder of the template, the style and the script.
@@ -42,7 +40,7 @@ FOLDER = Path(__file__).parent
 MOST_CURVES = 6
 
 #: Points per power of ten of the curves that the script draws.
-CURVE_POINTS = 16
+CURVE_POINTS = 12
 
 #: Columns of the summary that a narrow terminal drops before this one are in its CSV only.
 LESS_DROP = 6
@@ -74,13 +72,6 @@ class Table:
         ]
 
 
-#: The scripts of each page.
-SCRIPTS = {
-    "report.html": ("page.js", "report.js", "explore.js"),
-    "explore.html": ("page.js", "explore.js"),
-}
-
-
 def page(report: Report) -> str:
     """The whole file."""
     groups = [group for group in report.runs if group.configuration is not None]
@@ -92,6 +83,7 @@ def page(report: Report) -> str:
     return _page(
         report,
         "report.html",
+        ("page.js", "report.js", "explore.js"),
         answer=text.answer(report),
         basis=text.basis(report),
         maps=_maps(report) if len(groups) > 1 else {},
@@ -103,12 +95,13 @@ def page(report: Report) -> str:
 
 def explorer(report: Report) -> str:
     """The page to explore, for the output of a notebook or a file of its own."""
-    return _page(report, "explore.html", said=[*report.runs.remarks, *text.basis(report)])
+    said = [*report.runs.remarks, *text.basis(report)]
+    return _page(report, "explore.html", ("page.js", "explore.js"), said=said)
 
 
-def _page(report: Report, template: str, **parts: Any) -> str:
+def _page(report: Report, template: str, scripts: Sequence[str], **parts: Any) -> str:
     """A page from its template, with what all have."""
-    own = {"css": _own("page.css"), "js": _own(*SCRIPTS[template])}
+    own = {"css": _own("page.css"), "js": _own(*scripts)}
     data = _data(report)
     return (
         _environment(report)
@@ -330,6 +323,7 @@ VALUES = {"median": "median", "p99": "p99", "p999": "p99.9", "max": "maximum"}
 
 def _views(report: Report) -> dict[str, Any]:
     """What the map and the views of a cell show."""
+    question = report.verdicts[0].question
     found = views.dimensions(report.runs)
     dimensions = []
     for each in found:
@@ -342,10 +336,10 @@ def _views(report: Report) -> dict[str, Any]:
         us["max"] = row.statistics.get("max_us")
         values.append([views.short(us.get(key)) for key in VALUES])
     return {
-        "asked": _asked(report.verdicts[0].question),
+        "asked": f"deadline_us={question.deadline_us:.15g}, confidence={question.confidence:g}",
         "labels": [report.cut(group.name) for group in report.runs],
         "dimensions": dimensions,
-        "axes": views.first_axes(found),
+        "most": views.MOST_CALLS,
         "first": report.verdicts.largest() or 0,
         "heads": list(VALUES.values()),
         "values": values,
@@ -355,14 +349,6 @@ def _views(report: Report) -> dict[str, Any]:
         "results": results,
         "calls": None if report.pairs is None else views.calls(report.runs, report.tails),
     }
-
-
-def _asked(question: Question) -> str:
-    """What a call of `compare` asks besides its sides."""
-    asked = f"deadline_us={short_number(question.deadline_us)}"
-    if question.confidence != DEFAULT_CONFIDENCE:
-        asked += f", confidence={question.confidence}"
-    return asked
 
 
 def _misses(group: Group, deadlines_us: Sequence[float]) -> list[int]:
@@ -378,4 +364,4 @@ def _misses(group: Group, deadlines_us: Sequence[float]) -> list[int]:
 def _thinned(n: int) -> list[int]:
     """Numbers of trials below n, descending to 0, evenly on a log scale."""
     powers = np.arange(CURVE_POINTS * math.log10(max(n, 1))) / CURVE_POINTS
-    return np.unique([0, *(10**powers).astype(int)])[::-1][:n].tolist()
+    return np.unique([0, *(10**powers).astype(int), n - 1])[::-1][:n].tolist()

@@ -7,6 +7,7 @@ Numbers are written as far as they can be seen in a drawing, since a page has th
 from __future__ import annotations
 
 import itertools
+import math
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +24,18 @@ from lstm_judge.outliers.answer import Outliers
 from lstm_judge.outliers.outliers import OutlierAnswers
 from lstm_judge.plots.heatmap import MAP_AXES
 from lstm_judge.plots.points import AXIS_NAMES
+from lstm_judge.plots.trials import calls_of
 from lstm_judge.read.labels import FIELDS, FINGERPRINT, cell_text
 from lstm_judge.read.rounds import Group, in_order
 from lstm_judge.read.runs import Runs, group_fields
+from lstm_judge.statistics.causes import BULK
 from lstm_judge.statistics.parallel import computed
-from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_trt.config.fields import About
 from lstm_trt.config.format import frame_cells
 
-#: Fields that a reader chooses first; they are shown wherever configurations differ in them, others
-#: only if they tell more configurations apart.
-CHOICES = ("workload", "runtime", "precision", "mode", "machine", *MAP_AXES)
+#: Fields by which a reader finds a configuration, the axes of the first map before the others; they
+#: are kept wherever configurations differ in them, other fields only if they tell more apart.
+KEPT = (*MAP_AXES, "workload", "runtime", "precision", "mode", "machine")
 
 #: Most neighbours on each side of a configuration along a field whose values are no numbers.
 MOST_BESIDE = 4
@@ -94,50 +96,34 @@ class Dimension:
 
 
 def dimensions(runs: Runs) -> list[Dimension]:
-    """The fields in which the configurations differ, `CHOICES` first, the identity last."""
+    """The fields in which the configurations differ, `KEPT` first, the identity last."""
     fields = [group_fields(group) for group in runs]
+    names = dict.fromkeys((*KEPT, *itertools.chain(*fields)))
+    if len({each.get("machine") for each in fields} - {None}) == 1:
+        del names["machine"]  # that of a failure may not be known
     found = []
-    told: list[tuple] = [()] * len(fields)
-    names = dict.fromkeys((*CHOICES, *itertools.chain(*fields)))
-    machines = {each.get("machine") for each in fields} - {None}
-    if len(machines) == 1:  # that of a failure may not be known
-        del names["machine"]
+    told: list[Any] = [()] * len(fields)
     for name in sorted(names, key=lambda name: name == "config_id"):
         default = FIELDS[name].default if name in FIELDS else None
         values = [each.get(name, default) for each in fields]
-        texts = list(map(repr, values))
-        longer = list(zip(told, texts, strict=True))
-        if len(set(texts)) > 1 and (name in CHOICES or len(set(longer)) > len(set(told))):
+        different = {repr(value): value for value in values}
+        longer = list(zip(told, map(repr, values), strict=True))
+        if len(different) > 1 and (name in KEPT or len(set(longer)) > len(set(told))):
             told = longer
-            found.append(_dimension(name, values, texts))
+            ordered = sorted(different, key=lambda text: in_order(different[text]))
+            places = [ordered.index(repr(value)) for value in values]
+            found.append(Dimension(name, [different[text] for text in ordered], places))
     return found
-
-
-def _dimension(name: str, values: Sequence[Any], texts: Sequence[str]) -> Dimension:
-    different = dict(zip(texts, values, strict=True))
-    ordered = sorted(different, key=lambda text: in_order(different[text]))
-    return Dimension(name, [different[text] for text in ordered], list(map(ordered.index, texts)))
-
-
-def first_axes(found: Sequence[Dimension]) -> list[int]:
-    """The dimensions that the map has at first, from left to right and upwards: sizes before
-    others."""
-
-    def later(place: int) -> int:
-        name = found[place].name
-        return MAP_AXES.index(name) if name in MAP_AXES else len(MAP_AXES) + (name in CHOICES)
-
-    return sorted(range(len(found)), key=later)[:2]
 
 
 def neighbours(found: Sequence[Dimension]) -> Iterator[tuple[int, int, int]]:
     """Of each configuration those that differ from it in one dimension only, and by little: (its
     place, the dimension, the place of the other)."""
     for number, dimension in enumerate(found):
-        others = [each.places for each in found if each is not dimension]
         lines: dict[tuple, list[int]] = defaultdict(list)
         for place in range(len(dimension.places)):
-            lines[tuple(places[place] for places in others)].append(place)
+            others = tuple(each.places[place] for each in found if each is not dimension)
+            lines[others].append(place)
         for line in lines.values():
             line.sort(key=dimension.places.__getitem__)
             for start, place in enumerate(line):
@@ -153,10 +139,9 @@ Pairs = Mapping[tuple[int, int], Comparison]
 
 def compared_neighbours(runs: Runs, tails: OutlierAnswers, question: Question) -> Pairs:
     """The comparisons of all neighbours whose calls have an order."""
-    judged = {place for place, found in enumerate(tails) if isinstance(found, Outliers)}
     pairs = []
     for a, _, b in neighbours(dimensions(runs)):
-        if {a, b} <= judged:
+        if isinstance(tails[a], Outliers) and isinstance(tails[b], Outliers):
             pairs.append((a, b))
     asked = [(runs[a].plain, runs[b].plain, question) for a, b in pairs]
     answers = computed(_compared, asked, [a.n + b.n for a, b, _ in asked])
@@ -189,13 +174,12 @@ def beside(
 def _ratios(comparison: Comparison) -> str:
     """`median 1.56 (1.52 to 1.6), p99 1.39`: B / A, with the interval over rounds."""
     texts = []
-    for name, change in (("median", comparison.median), ("tail", comparison.tail)):
+    for change in (comparison.median, comparison.tail):
         if change.percentile is not None:
-            ratio = change.ratio
-            called = name if name == "median" else f"p{change.percentile:g}"
-            text = f"{called} {ratio.estimate:.3g}"
-            if ratio.low is not None and ratio.high is not None:
-                text += f" ({ratio.low:.3g} to {ratio.high:.3g})"
+            name = "median" if change.percentile == 50 else f"p{change.percentile:g}"
+            text = f"{name} {change.ratio.estimate:.3g}"
+            if change.ratio.low is not None and change.ratio.high is not None:
+                text += f" ({change.ratio.low:.3g} to {change.ratio.high:.3g})"
             texts.append(text)
     return ", ".join(texts)
 
@@ -207,20 +191,15 @@ def short(value: float | None) -> float | None:
 
 def clusters(tails: OutlierAnswers) -> dict[str, Any]:
     """The table of clusters: its header, and the rows of each configuration."""
-    frame = tails.clusters
-    header, rows = frame_cells(frame.drop(columns="network"))
-    names = iter(rows)
-    found = []
-    for answer in tails:
-        several = len(answer.clusters) if isinstance(answer, Outliers) else 0
-        found.append([next(names) for _ in range(several)])
+    header, rows = frame_cells(tails.clusters.drop(columns="network"))
+    left = iter(rows)
+    found = [list(itertools.islice(left, len(getattr(each, "clusters", ())))) for each in tails]
     return {"header": header, "rows": found}
 
 
 def calls(runs: Runs, tails: OutlierAnswers) -> list[dict[str, Any]] | None:
     """The calls of each configuration in order; None if they would be too many for a page."""
-    drawn = [min(group.n, MOST_CALLS) for group in runs]
-    if sum(drawn) > MOST_CALLS_OF_PAGE:
+    if sum(min(group.n, MOST_CALLS) for group in runs) > MOST_CALLS_OF_PAGE:
         return None
     return [_calls(group, found) for group, found in zip(runs, tails, strict=True)]
 
@@ -228,33 +207,29 @@ def calls(runs: Runs, tails: OutlierAnswers) -> list[dict[str, Any]] | None:
 def _calls(group: Group, found: Any) -> dict[str, Any]:
     """The calls after warm-up of all rounds, by cluster: -1 is the bulk, -2 the tail.
 
-    `calls`: of each call two bytes for its place on the axis of x, and two for its latency
-    between `low` and `high` in us on a log scale, in base64. `rounds`: where
-    each but the first begins, as a share. Of many calls those outside the bulk are kept before the others.
+    `calls`: of each call two bytes for its place on the axis of x, and two for its latency between
+    `low` and `high` in us on a log scale, in base64. Of many calls those outside the bulk are kept
+    before the others.
     """
     if not isinstance(found, Outliers):
         return {}
-    rounds = timed_rounds(group.rounds)
-    latency_us = Trials.of(*rounds).latency_us
-    labels = np.concatenate([each.labels for each in found.rounds])
+    every = calls_of(group, found)
+    place, latency_us, labels = (
+        values[~every.warm] for values in (every.place, every.latency_us, every.labels)
+    )
     low, high = latency_us.min(), latency_us.max()
-    n = len(latency_us)
-    xs = np.arange(n) * STEPS // max(n - 1, 1)
-    ys = np.rint(STEPS * np.log(latency_us / low) / max(np.log(high / low), 1e-9)).astype(int)
-    ends = np.cumsum([len(each.timed_ns) for each in rounds])[:-1]
-    kept = np.zeros(n, dtype=bool)
-    for places in (np.flatnonzero(labels != -1), np.flatnonzero(labels == -1)):
-        room = MOST_CALLS - int(kept.sum())
-        kept[places[np.linspace(0, len(places) - 1, min(len(places), room)).astype(int)]] = True
-    drawn = {}
-    for label in sorted(set(labels.tolist())):
-        chosen = kept & (labels == label)
-        points = np.stack([xs[chosen], ys[chosen]], axis=1).astype("<u2")
-        drawn[str(label)] = b64encode(points.tobytes()).decode()
-    return {
-        "low": short(low),
-        "high": short(high),
-        "rounds": [round(float(end) / n, 4) for end in ends],
-        "drawn": int(kept.sum()),
-        "calls": drawn,
+    share = np.log(latency_us / low) / max(math.log(high / low), 1e-9)
+    points = np.stack([place / max(place[-1], 1), share], axis=1)
+    packed = np.rint(STEPS * points).astype("<u2")
+    bulk = labels == BULK
+    room = MOST_CALLS
+    kept = []
+    for chosen in (np.flatnonzero(~bulk), np.flatnonzero(bulk)):
+        kept += chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), room)).astype(int)].tolist()
+        room = MOST_CALLS - len(kept)
+    by_cluster = {
+        label: b64encode(packed[kept][labels[kept] == label].tobytes()).decode()
+        for label in np.unique(labels).tolist()
     }
+    rounds = len(found.rounds)
+    return {"low": short(low), "high": short(high), "rounds": rounds, "calls": by_cluster}
