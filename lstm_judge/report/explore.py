@@ -102,14 +102,15 @@ class Explorer:
     def _repr_html_(self) -> str:
         """Show the page in Jupyter, and only where it is not let through the figure."""
         page = self.page
-        name = f"explorer-{sha256(page.encode()).hexdigest()[:12]}"
+        name = f"explorer-{sha256(page.encode()).hexdigest()}"
         figure = self.figure._repr_mimebundle_()["text/html"]
         # Single quotes, of which a page has few.
         inner = page.replace("&", "&amp;").replace("'", "&#39;")
         said = "<br>".join(map(escape, [*self._said, TRUST]))
+        static = self.report.shown(f"<p>{said}</p>{figure}")
         return (
             f"<style>#{name} {{ display: none; }}</style>\n"
-            f'<div id="{name}"><p>{said}</p>\n{figure}</div>\n'
+            f'<div id="{name}">{static}</div>\n'
             f'<iframe sandbox="allow-scripts" title="Page to explore" width="100%"'
             f' height="{HEIGHT}" frameborder="0" srcdoc=\'{inner}\'></iframe>'
         )

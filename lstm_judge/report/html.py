@@ -327,8 +327,14 @@ def _views(report: Report) -> dict[str, Any]:
     found = views.dimensions(report.runs)
     dimensions = []
     for each in found:
-        shown = {"label": each.label, "values": each.texts, "arguments": each.arguments}
-        dimensions.append({**shown, "of": each.places})
+        dimensions.append(
+            {
+                "label": each.label,
+                "values": each.texts,
+                "arguments": each.arguments,
+                "of": each.places,
+            }
+        )
     near, results = views.beside(found, report.pairs or {})
     values = []
     for row in report.rows:

@@ -24,6 +24,7 @@ from lstm_judge.outliers.answer import Outliers
 from lstm_judge.outliers.outliers import OutlierAnswers
 from lstm_judge.plots.heatmap import MAP_AXES
 from lstm_judge.plots.points import AXIS_NAMES
+from lstm_judge.plots.style import spread
 from lstm_judge.plots.trials import calls_of
 from lstm_judge.read.labels import FIELDS, FINGERPRINT, cell_text
 from lstm_judge.read.rounds import Group, in_order
@@ -89,9 +90,7 @@ class Dimension:
     @property
     def reach(self) -> int:
         """How far the neighbours of a configuration are along it."""
-        sizes = all(
-            isinstance(value, Real) and not isinstance(value, bool) for value in self.values
-        )
+        sizes = all(isinstance(value, Real) for value in self.values)
         return 1 if sizes else MOST_BESIDE
 
 
@@ -221,12 +220,8 @@ def _calls(group: Group, found: Any) -> dict[str, Any]:
     share = np.log(latency_us / low) / max(math.log(high / low), 1e-9)
     points = np.stack([place / max(place[-1], 1), share], axis=1)
     packed = np.rint(STEPS * points).astype("<u2")
-    bulk = labels == BULK
-    room = MOST_CALLS
-    kept = []
-    for chosen in (np.flatnonzero(~bulk), np.flatnonzero(bulk)):
-        kept += chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), room)).astype(int)].tolist()
-        room = MOST_CALLS - len(kept)
+    kept = spread(np.flatnonzero(labels != BULK).tolist(), MOST_CALLS)
+    kept += spread(np.flatnonzero(labels == BULK).tolist(), MOST_CALLS - len(kept))
     by_cluster = {
         label: b64encode(packed[kept][labels[kept] == label].tobytes()).decode()
         for label in np.unique(labels).tolist()

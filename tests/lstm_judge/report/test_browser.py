@@ -37,9 +37,16 @@ REPOSITORY = {"xeon": ["data/xeon/grid", "data/xeon/batch"], "epyc": ["data/epyc
 
 @contextmanager
 def browser(recordings, folder, script: bool = True, deadline_us: float = DEADLINE_US):
-    """A browser that shows the report of some recordings; the page runs without errors and asks for nothing."""
+    """A browser that shows the report of some recordings."""
     path = folder / "report.html"
     lab.report(recordings, deadline_us, "99", out=path)
+    with opened_page(path, script) as driver:
+        yield driver
+
+
+@contextmanager
+def opened_page(path, script: bool = True):
+    """A browser that shows a file; the page runs without errors and asks for nothing."""
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):
