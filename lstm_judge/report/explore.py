@@ -27,8 +27,8 @@ HEIGHT = 640
 
 #: How to see the page where its elements are not let through.
 TRUST = (
-    "The page to explore is not shown: this notebook is not trusted. Run this cell, or trust the"
-    " notebook (in JupyterLab: View, Activate Command Palette, Trust Notebook)."
+    "The page to explore is not shown in a notebook that is not trusted. Run this cell, or trust it"
+    " (in JupyterLab: View, Activate Command Palette, Trust Notebook)."
 )
 
 
@@ -81,12 +81,11 @@ class Explorer:
         except UsageError:  # no sizes are known
             return tails(choose_tails(runs), deadline_us=deadline_us, relative=False)
 
-    def write(self, path: str | Path) -> Path:
-        """Write the page to a file of its own, whatever its name; returns the path. Raises
-        `UsageError` if it cannot be written."""
+    def write(self, path: str | Path) -> None:
+        """Write the page to a file of its own, whatever its name. Raises `UsageError` if it cannot
+        be written."""
         with file_errors(f"write {path}"):
             write_whole(Path(path), self.page.encode())
-        return Path(path)
 
     @property
     def _said(self) -> list[str]:

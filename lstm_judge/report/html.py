@@ -330,7 +330,7 @@ def _views(report: Report) -> dict[str, Any]:
         dimensions.append(
             {
                 "label": each.label,
-                "values": each.texts,
+                "values": list(map(report.cut, each.texts)),
                 "arguments": each.arguments,
                 "of": each.places,
             }

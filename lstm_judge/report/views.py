@@ -163,8 +163,8 @@ def beside(
     near: dict[int, list[list[Any]]] = defaultdict(list)
     for place, number, other in neighbours(found):
         entry: list[Any] = [number, other]
-        if (place, other) in pairs:
-            comparison = pairs[place, other]
+        comparison = pairs.get((place, other))
+        if comparison is not None:
             entry += [said.setdefault(results(comparison), len(said)), _ratios(comparison)]
         near[place].append(entry)
     return near, list(said)
@@ -226,5 +226,9 @@ def _calls(group: Group, found: Any) -> dict[str, Any]:
         label: b64encode(packed[kept][labels[kept] == label].tobytes()).decode()
         for label in np.unique(labels).tolist()
     }
-    rounds = len(found.rounds)
-    return {"low": short(low), "high": short(high), "rounds": rounds, "calls": by_cluster}
+    return {
+        "low": short(low),
+        "high": short(high),
+        "rounds": len(found.rounds),
+        "calls": by_cluster,
+    }

@@ -214,7 +214,9 @@ def test_it_prints(opened, size):
 
 #: Links each heading and the first cell or picture after it, so that a PDF has the page of both; returns their names.
 LINK_HEADINGS = """
-const shown = (element) => element.getClientRects().length && element.getBoundingClientRect().width;
+// What only a script shows is not printed.
+const printed = (element) => element.getClientRects().length && !element.closest(".scripted");
+const shown = (element) => printed(element) && element.getBoundingClientRect().width;
 const link = (element, id) => {
   element.id = element.id || id;
   const to = document.createElement("a");

@@ -16,6 +16,7 @@ import lstm_trt as lab
 from lstm_judge.outliers.answer import Outliers
 from lstm_judge.read.rounds import Group, Round
 from lstm_judge.report import views
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from tests.lstm_judge.report.conftest import DEADLINE_US, HOSTILE, recording
 from tests.lstm_judge.report.test_report import Page
@@ -186,8 +187,10 @@ def test_a_page_to_explore_loads_nothing(explorer):
 
 
 def test_a_file_of_its_own(explorer, tmp_path):
-    path = explorer.write(tmp_path / "page.html")
-    assert path.read_text() == explorer.page
+    explorer.write(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == explorer.page
+    with pytest.raises(UsageError, match="cannot write"):
+        explorer.write(tmp_path / "nowhere" / "page.html")
 
 
 def test_hostile_names_are_text(hostile):
