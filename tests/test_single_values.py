@@ -111,6 +111,7 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
             "compare.a": lambda runs, others: str(lab.compare(runs, others)),
             "compare.b": lambda runs, others: str(lab.compare(others, runs)),
             "compare.others": lambda runs, others: str(lab.compare(others, others, runs)),
+            "explore.runs": lambda runs, others: repr(lab.explore(runs)),
             "outliers.runs": lambda runs, others: str(lab.outliers(runs)),
             "replay.runs": lambda runs, others: str(lab.replay(runs, 1e6)),
             "report.runs": lambda runs, others: lab.report(runs, 1e6).as_dict(),
@@ -218,6 +219,7 @@ NUMBERS: dict[str, Callable[..., Any]] = {
     "Protocol": lambda runs, folder, **given: lab.Protocol(**given),
     "LstmShape": lambda runs, folder, **given: lab.LstmShape(**vars(SHAPE) | given),
     "record": lambda runs, folder, **given: lab.record(SHAPE, "onnxruntime", out=folder / "new", **given),
+    "explore": lambda runs, folder, **given: lab.explore(runs, **given),
     "report": lambda runs, folder, **given: lab.report(runs, **{"deadline_us": 1e3, **given}),
     "heat_map": lambda runs, folder, **given: plots.heat_map(
         runs, **{"value": "bound_us", "deadline_us": 1e3, **given}

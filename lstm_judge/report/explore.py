@@ -16,7 +16,7 @@ from lstm_judge.read.runs import RunsSource
 from lstm_judge.report import html
 from lstm_judge.report.answer import Report
 from lstm_judge.report.report import report
-from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, check_confidence
 from lstm_judge.verdict.verdict import evidence_percentile
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.config.format import warning_lines
@@ -27,8 +27,8 @@ HEIGHT = 640
 
 #: How to see the page where its elements are not let through.
 TRUST = (
-    "The page to explore is not shown in a notebook that is not trusted. Run this cell, or trust it"
-    " (in JupyterLab: View, Activate Command Palette, Trust Notebook)."
+    "The page to explore is not shown in a notebook that is not trusted. Run this cell, or in"
+    " JupyterLab choose View, Activate Command Palette, Trust Notebook."
 )
 
 
@@ -51,7 +51,7 @@ def explore(
     runs = runs_to_judge(runs, bounds=True)
     if percentile is None:
         shortest = min((group.n for group in runs if group.n), default=0)
-        percentile = evidence_percentile(shortest, confidence) or "99"
+        percentile = evidence_percentile(shortest, check_confidence(confidence)) or "99"
     return Explorer(report(runs, deadline_us, percentile, confidence, explore=True))
 
 

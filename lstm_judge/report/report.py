@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from lstm_judge.answers import runs_to_judge
-from lstm_judge.compare import answer as compared
 from lstm_judge.compare.compare import compare
 from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import OutlierAnswers, Outliers, outliers
@@ -74,7 +73,6 @@ def report(  # noqa: PLR0913
             path.parent.mkdir(parents=True, exist_ok=True)
     runs = runs_to_judge(runs, bounds=True)
     tails = outliers(runs)
-    asked = compared.Question(confidence=confidence, deadline_us=deadline_us)
     answer = Report(
         verdicts=verdict(runs, deadline_us, percentile, confidence, **bursts),
         rows=_rows(summarize_groups(runs, clusters=False, shares=shares), tails),
@@ -84,7 +82,7 @@ def report(  # noqa: PLR0913
         comparisons=None if baseline is None else compare(baseline, runs, confidence=confidence),
         anonymous=anonymous,
         undecided=undecided,
-        pairs=compared_neighbours(runs, tails, asked) if explore else None,
+        pairs=compared_neighbours(runs, tails, question) if explore else None,
     )
     for path in paths:
         with file_errors(f"write {path}"):

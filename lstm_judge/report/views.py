@@ -31,6 +31,7 @@ from lstm_judge.read.rounds import Group, in_order
 from lstm_judge.read.runs import Runs, group_fields
 from lstm_judge.statistics.causes import BULK
 from lstm_judge.statistics.parallel import computed
+from lstm_judge.verdict import question as verdict
 from lstm_trt.config.fields import About
 from lstm_trt.config.format import frame_cells
 
@@ -119,6 +120,7 @@ def neighbours(found: Sequence[Dimension]) -> Iterator[tuple[int, int, int]]:
     """Of each configuration those that differ from it in one dimension only, and by little: (its
     place, the dimension, the place of the other)."""
     for number, dimension in enumerate(found):
+        reach = dimension.reach
         lines: dict[tuple, list[int]] = defaultdict(list)
         for place in range(len(dimension.places)):
             others = tuple(each.places[place] for each in found if each is not dimension)
@@ -126,8 +128,7 @@ def neighbours(found: Sequence[Dimension]) -> Iterator[tuple[int, int, int]]:
         for line in lines.values():
             line.sort(key=dimension.places.__getitem__)
             for start, place in enumerate(line):
-                near = line[max(start - dimension.reach, 0) : start + dimension.reach + 1]
-                for other in near:
+                for other in line[max(start - reach, 0) : start + reach + 1]:
                     if other != place:
                         yield place, number, other
 
@@ -136,14 +137,16 @@ def neighbours(found: Sequence[Dimension]) -> Iterator[tuple[int, int, int]]:
 Pairs = Mapping[tuple[int, int], Comparison]
 
 
-def compared_neighbours(runs: Runs, tails: OutlierAnswers, question: Question) -> Pairs:
-    """The comparisons of all neighbours whose calls have an order."""
+def compared_neighbours(runs: Runs, tails: OutlierAnswers, question: verdict.Question) -> Pairs:
+    """The comparisons of all neighbours whose calls have an order, with the deadline and the
+    confidence of this question."""
+    asked = Question(confidence=question.confidence, deadline_us=question.deadline_us)
     pairs = []
     for a, _, b in neighbours(dimensions(runs)):
         if isinstance(tails[a], Outliers) and isinstance(tails[b], Outliers):
             pairs.append((a, b))
-    asked = [(runs[a].plain, runs[b].plain, question) for a, b in pairs]
-    answers = computed(_compared, asked, [a.n + b.n for a, b, _ in asked])
+    items = [(runs[a].plain, runs[b].plain, asked) for a, b in pairs]
+    answers = computed(_compared, items, [a.n + b.n for a, b, _ in items])
     return dict(zip(pairs, answers, strict=True))
 
 
