@@ -91,8 +91,7 @@ class Dimension:
     @property
     def reach(self) -> int:
         """How far the neighbours of a configuration are along it."""
-        sizes = all(isinstance(value, Real) for value in self.values)
-        return 1 if sizes else MOST_BESIDE
+        return 1 if all(isinstance(value, Real) for value in self.values) else MOST_BESIDE
 
 
 def dimensions(runs: Runs) -> list[Dimension]:
