@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,6 +185,13 @@ def test_a_page_to_explore_loads_nothing(explorer):
         assert all(attributes.get(name, "#").startswith("#") for name in ("src", "href", "action"))
     ids = {attributes["id"] for _, attributes, _ in page.found if "id" in attributes}
     assert {attributes["href"][1:] for attributes, _ in page.all("a")} <= ids
+
+
+def test_scripts_styles_and_templates_stay_small():
+    """At most 500 lines together, none longer than 120 columns."""
+    folder = Path(views.__file__).parent
+    lines = [line for kind in ("html", "css", "js") for path in folder.glob(f"*.{kind}") for line in path.open()]
+    assert 250 < len(lines) <= 500 and max(len(line.rstrip("\n")) for line in lines) <= 120
 
 
 def test_a_file_of_its_own(explorer, tmp_path):
