@@ -97,12 +97,6 @@ def test_tensorrt_parses_and_builds_the_step_version(tmp_path):
         assert keep and build_engine(content, options, name="stream").plan
 
 
-def test_a_bidirectional_network_has_no_step_version(tmp_path):
-    with pytest.raises(UsageError, match="bidirectional"):
-        to_onnx.export_onnx(LstmShape(1, 8, 3, directions=2), tmp_path, mode="stream")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
     """What the dynamo exporter of PyTorch 2.13 does: symbolic outside, a constant in a Reshape."""
     shape = LstmShape(1, 8, 3, 2)

@@ -18,7 +18,6 @@ import pytest
 import lstm_trt
 from lstm_trt.machine import checks as machine_checks, counters, facts, gpu, linux, switches
 from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, OTHERS, Watcher, difference
-from tests.support.packages import loaded
 
 STAT = """cpu  100 0 50 1000 5 0 3 30 0 0
 cpu0 60 0 20 500 5 0 1 10 0 0
@@ -373,11 +372,6 @@ def test_description_is_json_and_names_no_host_user_or_path():
     assert isinstance(description["gpus"], list)
     assert facts.versions(["no-such-package"])["no-such-package"] is None
     assert "gpus" not in facts.describe("cpu")
-
-
-def test_importing_the_machine_loads_nothing_heavy():
-    code = "from lstm_trt.machine import checks, counters, facts; facts.describe('cpu')"
-    assert loaded(code, ["torch", "pandas", "numpy", "pynvml"], "numpy") == []
 
 
 def test_fingerprint_distinguishes_machines_and_nothing_else():

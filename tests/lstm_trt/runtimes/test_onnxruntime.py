@@ -26,7 +26,6 @@ from lstm_trt.runtimes import load_runtime, onnxruntime
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files
 from tests.lstm_judge.test_confirmation import recording
-from tests.support.packages import loaded
 
 INT8 = Options(precision="int8", device="cpu")
 
@@ -160,14 +159,6 @@ def test_every_registered_runtime_has_the_required_attributes(name):
     for device in module.DEVICES:
         state = module.availability(device)
         assert (state.ready and state.version and state.device_name) or state.reason
-
-
-def test_loading_the_runtimes_does_not_import_their_libraries():
-    code = (
-        "from lstm_trt import registry, runtimes;[runtimes.load_runtime(name) for name in registry.table('RUNTIMES')]"
-    )
-    heavy = ("torch", "onnxruntime", "openvino", "onnx", "pandas", "matplotlib")
-    assert loaded(code, heavy, "onnx") == []
 
 
 def test_the_docstring_names_all_required_attributes():

@@ -25,7 +25,7 @@ FILES = sorted(
 
 
 def used(source: str) -> Iterator[str]:
-    """Dotted names of torch in a file, of imports and of attributes."""
+    """Dotted names of torch in a file, of imports and of attributes, also by way of a variable."""
     tree, bound = ast.parse(source), {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -44,13 +44,19 @@ def used(source: str) -> Iterator[str]:
         return bound.get(node.id) if isinstance(node, ast.Name) else None
 
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and (name := dotted(node.value)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound |= {target.id: name for target in targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (name := dotted(node)):
             yield name
 
 
 def test_names_are_found_in_imports_and_attributes():
     source = "import torch\nfrom torch import nn as layers\ntorch.cuda.Stream()\nlayers.LSTM\nother.torch.x\n"
-    assert set(used(source)) == {"torch", "torch.nn", "torch.cuda", "torch.cuda.Stream", "torch.nn.LSTM"}
+    source += "known = torch.backends\nknown.cudnn\n"
+    expected = {"torch", "torch.nn", "torch.cuda", "torch.cuda.Stream", "torch.nn.LSTM"}
+    assert set(used(source)) == expected | {"torch.backends", "torch.backends.cudnn"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,8 +19,7 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
-from tests.conftest import ROOT, computes_bf16
-from tests.support.packages import PACKAGES
+from tests.conftest import computes_bf16
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -58,23 +53,7 @@ def error_on_fresh_inputs(step, shape, seed=7):
     return relative_error(outputs, shape, inputs)
 
 
-def in_a_fresh_process(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=900
-    )
-
-
 # The contract
-
-
-def test_importing_a_runtime_imports_no_torch():
-    code = (
-        "import sys; from lstm_trt import runtimes\n"
-        f"for name in {NAMES}:\n"
-        "    runtimes.load_runtime(name).availability('cpu')\n"
-        "print('torch' in sys.modules)"
-    )
-    assert in_a_fresh_process(code).stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -430,56 +409,6 @@ def test_the_operators_that_are_chosen_on_cuda_by_tensors_without_data(kind):
         assert _torch.lstm_kernel(counted) == "operators"
         assert (counted["aten._thnn_fused_lstm_cell"], counted["aten.mm"]) == (16, 32)  # 2 layers, 8 steps
         assert torch.version.cuda is None or kind == "bfloat16"
-
-
-#: What the packages use of PyTorch, without `torch.`; all of it is in 2.11, the oldest version on a lent machine so far
-#: (looked up there; a name that is new here must be looked up too).
-IN_TORCH_2_11 = """
-Tensor __config__.parallel_info __version__ _dynamo.config.allow_rnn _dynamo.reset _dynamo.utils.counters
-_inductor.config.compile_threads _inductor.metrics _inductor.utils.fresh_cache backends.cpu.get_cpu_capability
-backends.cuda.matmul.allow_tf32 backends.cuda.matmul.fp32_precision backends.cudnn.CUDNN_TENSOR_DTYPES.add
-backends.cudnn.allow_tf32 backends.cudnn.conv backends.cudnn.rnn.fp32_precision backends.cudnn.version
-backends.mkldnn.enabled backends.mkldnn.flags backends.mkldnn.is_available backends.mkldnn.matmul.fp32_precision
-backends.mkldnn.rnn.fp32_precision bfloat16 cat cuda.CUDAGraph cuda.Event cuda.Stream cuda.current_stream
-cuda.empty_cache cuda.get_device_capability cuda.get_device_name cuda.graph cuda.init cuda.set_stream
-cuda.synchronize empty float16 float32 from_numpy full get_num_interop_threads
-get_num_threads inference_mode int64 jit.ScriptModule jit.freeze jit.script mm nn.LSTM nn.Linear nn.Module nn.functional
-nn.utils.rnn.PackedSequence nn.utils.rnn.pack_padded_sequence nn.utils.rnn.pad_packed_sequence no_grad
-onnx.export optim.Adam optim.SGD randn_like set_num_interop_threads set_num_threads sigmoid stack tanh
-utils._python_dispatch.TorchDispatchMode utils._pytree version.cuda zeros zeros_like
-"""
-
-
-def test_nothing_is_used_that_pytorch_2_11_lacks():
-    used = {name.removeprefix("torch.") for name in torch_names()}
-    leaves = {name for name in used if not any(other.startswith(f"{name}.") for other in used)}
-    assert leaves == set(IN_TORCH_2_11.split())
-
-
-def torch_names() -> set[str]:
-    """The names of PyTorch that the packages use, also by way of a variable for one of its modules."""
-    found = set()
-    for file in (path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
-        tree, named = ast.parse(file.read_text()), {"torch": "torch"}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-            if isinstance(node, ast.Assign | ast.AnnAssign) and dotted(node.value)[:1] == ["torch"]:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                named |= {target.id: ".".join(dotted(node.value)) for target in targets if isinstance(target, ast.Name)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and (names := dotted(node)) and names[0] in named:
-                found.add(".".join([named[names[0]], *names[1:]]))
-    return found
-
-
-def dotted(node: ast.AST | None) -> list[str]:
-    """The names of `a.b.c`; none for other expressions."""
-    names = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return [node.id, *reversed(names)] if isinstance(node, ast.Name) and names else []
 
 
 # A GPU
