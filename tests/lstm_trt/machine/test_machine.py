@@ -481,7 +481,8 @@ def planted_nvml(monkeypatch, bus=1, **functions):
         nvmlDeviceGetName=lambda handle: ["NVIDIA A", "NVIDIA B"][handle],
         nvmlSystemGetDriverVersion=lambda: "580.65.06",
         nvmlSystemGetCudaDriverVersion=lambda: 13010,
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30, used=0),
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30, used=1 << 20),
+        nvmlDeviceGetMigMode=lambda handle: [0, 0],
         nvmlDeviceGetClockInfo=lambda handle, kind: 1000 * kind + handle,
         nvmlDeviceGetTemperature=lambda handle, kind: 40 + handle,
         nvmlDeviceGetPowerUsage=lambda handle: 123456,
@@ -495,7 +496,7 @@ def planted_nvml(monkeypatch, bus=1, **functions):
 
 
 def test_gpus_are_described_and_read(monkeypatch):
-    planted_nvml(monkeypatch)
+    library = planted_nvml(monkeypatch)
     description = facts.describe("cuda")
     assert [card["name"] for card in description["gpus"]] == ["NVIDIA A", "NVIDIA B"]
     assert (description["driver"], description["cuda_driver"]) == ("580.65.06", "13.1")
@@ -503,13 +504,20 @@ def test_gpus_are_described_and_read(monkeypatch):
     assert description["gpus"][0]["persistence_mode"] is None  # this driver does not support it
     assert gpu.device_here().name == "NVIDIA A"
     with Watcher((0,), "cuda") as watcher:
-        reading = watcher.read()
+        reading, state = watcher.read(), watcher.gpu_state()
+    assert set(gpu.READINGS) <= set(state) and json.dumps(state)
+    told = {"name": "NVIDIA A", "driver": "580.65.06", "memory_used_bytes": 1 << 20, "mig_mode": False}
+    told |= {"gpu_temperature_c": 40, "throttled_by": ["software power cap", "hardware thermal slowdown"]}
+    assert state.items() >= {**told, "persistence_mode": None, "max_sm_mhz": None}.items()
     assert (reading["gpu_sm_mhz"], reading["gpu_memory_mhz"]) == (1000, 2000)
     assert (reading["gpu_temperature_c"], reading["gpu_power_mw"]) == (40, 123456)
-    assert gpu.throttle_reasons(reading["gpu_throttle_reasons"]) == [
-        "software power cap",
-        "hardware thermal slowdown",
-    ]
+    with Watcher((0,), "cpu") as watcher:
+        assert watcher.gpu_state() is None
+    # Drivers since 535 have another name for the reasons, and this one says how it is configured.
+    library.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: 0x4
+    library.nvmlDeviceGetPersistenceMode = lambda handle: 1
+    with Watcher((0,), "cuda") as watcher:
+        assert watcher.gpu_state().items() >= {"throttled_by": ["software power cap"], "persistence_mode": True}.items()
 
 
 @pytest.mark.parametrize("package", ["planted_rt", "planted_rt_cu12", "planted_rt_cu13"])

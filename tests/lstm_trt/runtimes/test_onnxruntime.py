@@ -17,15 +17,16 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import load_runtime, onnxruntime
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files
 from tests.lstm_judge.test_confirmation import recording
+from tests.support.gpu_steps import error, outputs_of
 
 INT8 = Options(precision="int8", device="cpu")
 
@@ -43,24 +44,16 @@ def prepared(shape: LstmShape, runtime="onnxruntime", **options):
     return load_runtime(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
 
 
-def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
-    return reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
-
-
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
     step = prepared(shape, runtime)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
-        step.load_inputs({INPUT: inputs})
-        step.step()
-        outputs = step.outputs()[OUTPUT]
-        assert outputs.shape == (shape.sequence, shape.batch, 1) and outputs.dtype == np.float32
-        assert relative_error(outputs, reference(shape, inputs)) < PARITY_BOUNDS["fp32"]
+        outputs = outputs_of(step, inputs)
+        assert error(outputs, shape, inputs) < PARITY_BOUNDS["fp32"]
     kept = outputs.copy()
-    step.load_inputs({INPUT: np.zeros_like(inputs)})
-    step.step()
+    outputs_of(step, np.zeros_like(inputs))
     assert (outputs == kept).all(), "outputs() must return a copy"
     step.close()
     step.close()
@@ -71,10 +64,7 @@ def test_int8_really_quantizes():
     shape = LstmShape(2, 64, 20)
     step = prepared(shape, precision="int8", reduce_range=describe(shape, options=INT8).options.reduce_range)
     inputs, _, _ = make_inputs(shape, 1)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    error = relative_error(step.outputs()[OUTPUT], reference(shape, inputs))
-    assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
+    assert PARITY_BOUNDS["fp32"] < error(outputs_of(step, inputs), shape, inputs) < PARITY_BOUNDS["int8"]
 
 
 def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch):

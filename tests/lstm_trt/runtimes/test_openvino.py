@@ -12,20 +12,18 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import openvino
 from tests.conftest import computes_bf16
-from tests.lstm_trt.runtimes.test_onnxruntime import prepared, reference
+from tests.lstm_trt.runtimes.test_onnxruntime import prepared
+from tests.support.gpu_steps import error, outputs_of
 
 SHAPE = LstmShape(2, 64, 20)
 
 
 def error_of(step) -> float:
     inputs, _, _ = make_inputs(SHAPE, 1)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    return relative_error(step.outputs()[OUTPUT], reference(SHAPE, inputs))
+    return error(outputs_of(step, inputs), SHAPE, inputs)
 
 
 def test_the_facts_are_what_it_uses():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,12 +15,13 @@ from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import build_module, make_inputs, make_weights
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
 from tests.conftest import computes_bf16
+from tests.support import gpu_steps
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -38,19 +40,10 @@ def prepare(name, shape, **options):
     return runtimes.load_runtime(name).prepare(request_of(shape, **options))
 
 
-def relative_error(outputs, shape, inputs):
-    reference = reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
-    assert outputs.shape == reference.shape and outputs.dtype == np.float32
-    return np.linalg.norm(outputs - reference) / np.linalg.norm(reference)
-
-
 def error_on_fresh_inputs(step, shape, seed=7):
     """The error for inputs that are new to the step, which detects frozen outputs."""
     inputs, _, _ = make_inputs(shape, seed)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    outputs = step.outputs()[OUTPUT]
-    return relative_error(outputs, shape, inputs)
+    return gpu_steps.error(gpu_steps.outputs_of(step, inputs), shape, inputs)
 
 
 # The contract
@@ -106,7 +99,7 @@ def test_a_closed_step_raises(name):
 def test_outputs_agree_with_the_reference(name, shape):
     step = prepare(name, shape)
     first = step.outputs()[OUTPUT]
-    assert relative_error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
+    assert gpu_steps.error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
     assert error_on_fresh_inputs(step, shape) < 1e-6
     assert not np.array_equal(first, step.outputs()[OUTPUT])
     step.outputs()[OUTPUT][:] = 0  # a copy
@@ -264,27 +257,34 @@ def test_event_clocks_give_one_row_per_trial_and_grow(monkeypatch):
 def pretended_gpu(monkeypatch):
     """Runs the CUDA steps with host tensors, which finds only programming errors."""
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     calls = []
     stream = SimpleNamespace(synchronize=lambda: calls.append("wait"))
     empty, tensor_to = torch.empty, torch.Tensor.to
 
-    class Graph:
+    class Graph(TorchDispatchMode):
+        """Keeps what is called in a capture, and calls it again with the same tensors."""
+
+        def __torch_dispatch__(self, function, types, arguments=(), named=None):
+            made = function(*arguments, **(named or {}))
+            self.work.append((partial(function, *arguments, **(named or {})), made))
+            return made
+
         def replay(self):
             calls.append("replay")
+            for again, made in self.work:
+                for place, value in zip(tree_leaves(made), tree_leaves(again()), strict=True):
+                    if place is not None:
+                        place.copy_(value)
 
         def reset(self):
             calls.append("reset")
 
-    class Capture:
-        def __init__(self, graph, stream):
-            calls.append("capture")
-
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *args):
-            pass
+    def capture(graph, stream):
+        graph.work = []
+        return graph
 
     def unpinned(*sizes, pin_memory=False, **kwargs):
         return empty(*sizes, **kwargs)
@@ -299,7 +299,7 @@ def pretended_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     return calls
 
@@ -311,12 +311,8 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     module = build_module(SMALL, request.weights)
     step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
     pretended_gpu.clear()
-    if name == "pytorch":
-        assert error_on_fresh_inputs(step, SMALL) < 1e-6
-        assert pretended_gpu == ["wait"]
-    else:
-        step.step()
-        assert pretended_gpu == ["replay", "wait"]
+    assert error_on_fresh_inputs(step, SMALL) < 1e-6
+    assert pretended_gpu == ["replay"] * (name == "pytorch-cudagraph") + ["wait"]
     columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
     times = step.device_times()
     assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
@@ -330,47 +326,26 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
     """Outside a graph the state is passed on; in a graph it is copied back into the buffers that the network reads."""
-    import torch
-
     shape = LstmShape(2, 16, 5, 3)
     request = replace(request_of(shape, device="cuda"), mode="stream")
-    module = build_module(shape, request.weights, "stream")
+    step = _torch.CudaStep(request, build_module(shape, request.weights, "stream"), runtimes.load_runtime(name).bind)
     inputs = make_inputs(shape, 7, calls=2)[0]
-    expected = reference_outputs(build_module(shape, request.weights), inputs)
-    if name == "pytorch":
-        step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
-        for _ in range(2):
-            step.reset()
-            for one_call, outputs in zip(np.split(inputs, 2), np.split(expected, 2), strict=True):
-                step.load_inputs({INPUT: one_call})
-                step.step()
-                np.testing.assert_allclose(step.outputs()[OUTPUT], outputs, rtol=0, atol=1e-6)
-        step.close()
-        return
-    first, second = (torch.from_numpy(one_call.copy()) for one_call in np.split(inputs, 2))
-    state = [torch.zeros(2, 3, 16) for _ in range(2)]
-    bound = runtimes.load_runtime(name).bind(module, first, *state)  # the mock capture computes once
-    _, *carried = module(first, torch.zeros(2, 3, 16), torch.zeros(2, 3, 16))
-    np.testing.assert_allclose(*(torch.stack(tensors).numpy() for tensors in (state, carried)), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(module(second, *state)[0].numpy(), expected[5:], rtol=0, atol=1e-6)
-    bound.reset()
-    assert not any(tensor.any() for tensor in state)
+    for _ in range(2):
+        step.reset()
+        outputs = [gpu_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 2)]
+        np.testing.assert_allclose(np.concatenate(outputs), gpu_steps.reference(shape, inputs), rtol=0, atol=1e-6)
+    step.close()
 
 
 def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):
     import torch
 
-    class Refusing:
-        def __init__(self, graph, stream):
-            pass
+    @contextmanager
+    def refusing(graph, stream):
+        raise RuntimeError("operation not permitted when stream is capturing\nat somewhere")
+        yield
 
-        def __enter__(self):
-            raise RuntimeError("operation not permitted when stream is capturing\nat somewhere")
-
-        def __exit__(self, *args):
-            pass
-
-    monkeypatch.setattr(torch.cuda, "graph", Refusing)
+    monkeypatch.setattr(torch.cuda, "graph", refusing)
     request = request_of(SMALL, device="cuda")
     with pytest.raises(BuildFailed, match="operation not permitted"):
         _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load_runtime("pytorch-cudagraph").bind)
@@ -457,12 +432,8 @@ def test_gpu_streams_carry_their_state(name, precision):
     step, inputs = runtimes.load_runtime(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
     for _ in range(2):  # the second time after a reset
         step.reset()
-        outputs = []
-        for one_call in np.split(inputs, 20):
-            step.load_inputs({INPUT: one_call})
-            step.step()
-            outputs.append(step.outputs()[OUTPUT])
-        assert relative_error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
+        outputs = [gpu_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 20)]
+        assert gpu_steps.error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
     step.close()
 
 
@@ -473,10 +444,7 @@ def test_gpu_graph_and_eager_agree():
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
     for name in ("pytorch", "pytorch-cudagraph"):
         step = prepare(name, GPU_SHAPE, device="cuda")
-        step.load_inputs({INPUT: inputs})
-        for _ in range(3):
-            step.step()
-        found.append(step.outputs()[OUTPUT])
+        found.append([gpu_steps.outputs_of(step, inputs) for _ in range(3)])
         step.close()
     np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
@@ -486,20 +454,7 @@ def test_gpu_graph_and_eager_agree():
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_gpu_event_times_lie_within_the_host_time(name):
     step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
-    step.load_inputs({INPUT: make_inputs(GPU_SHAPE, 3)[0]})
-    host = np.empty(3000, np.int64)
-    for trial in range(len(host)):  # more trials than the pool holds at first
-        began = time.perf_counter_ns()
-        step.step()
-        host[trial] = time.perf_counter_ns() - began
-    times = step.device_times()
-    assert {len(column) for column in times.values()} == {len(host)}
-    device = times["h2d_ns"] + times["compute_ns"] + times["d2h_ns"]
-    assert (times["compute_ns"] > 0).all() and (times["h2d_ns"] >= 0).all() and (times["d2h_ns"] >= 0).all()
-    assert (times["enqueue_ns"] <= host).all()
-    assert np.mean(device <= host + 2_000) > 0.999  # events tick in half microseconds
-    assert all(len(column) == 0 for column in step.device_times().values())
-    step.close()
+    gpu_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
 
 
 @pytest.mark.gpu
