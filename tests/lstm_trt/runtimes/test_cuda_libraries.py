@@ -9,12 +9,13 @@ import onnxruntime as ort
 import pytest
 
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.describe import describe
 from lstm_trt.runtimes import onnxruntime, torch_compile
 from lstm_trt.runtimes.base import Availability, Request
 from lstm_trt.runtimes.cuda import _cuda
+from tests.support.prepared_steps import prepare
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,12 @@ def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
 def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch, tmp_path):
     ready = Availability(True, "2.13.0", "a device")
     monkeypatch.setattr(torch_compile._torch, "availability", lambda device: ready)
-    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    state = torch_compile.availability("cpu")
+    assert not state.ready and "no-such-compiler" in state.reason and "apt install g++" in state.remedy
+    with pytest.raises(RuntimeUnavailable, match="apt install"):
+        prepare("torch-compile", LstmShape(1, 8, 4))
+    monkeypatch.delenv("CXX")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "no C++ compiler (g++)" in torch_compile.availability("cpu").reason
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")

@@ -19,14 +19,12 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import load_runtime, onnxruntime
-from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files
 from tests.lstm_judge.test_confirmation import recording
-from tests.support.gpu_steps import error, outputs_of
+from tests.support.prepared_steps import error, outputs_of, prepare
 
 INT8 = Options(precision="int8", device="cpu")
 
@@ -38,16 +36,10 @@ SHAPES = [
 ]
 
 
-def prepared(shape: LstmShape, runtime="onnxruntime", **options):
-    inputs, _, _ = make_inputs(shape, 0)
-    network = to_onnx.export_network(shape)
-    return load_runtime(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
-
-
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
-    step = prepared(shape, runtime)
+    step = prepare(runtime, shape)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
         outputs = outputs_of(step, inputs)
@@ -62,7 +54,9 @@ def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
 def test_int8_really_quantizes():
     """With the weights' bits that `describe` chooses for this processor."""
     shape = LstmShape(2, 64, 20)
-    step = prepared(shape, precision="int8", reduce_range=describe(shape, options=INT8).options.reduce_range)
+    step = prepare(
+        "onnxruntime", shape, precision="int8", reduce_range=describe(shape, options=INT8).options.reduce_range
+    )
     inputs, _, _ = make_inputs(shape, 1)
     assert PARITY_BOUNDS["fp32"] < error(outputs_of(step, inputs), shape, inputs) < PARITY_BOUNDS["int8"]
 
@@ -119,7 +113,7 @@ def test_int8_that_quantizes_nothing_is_refused(monkeypatch):
 
     monkeypatch.setattr(quantization, "quantize_dynamic", lambda model, target, **how: onnx.save(model, target))
     with pytest.raises(BuildFailed, match="int8"):
-        prepared(LstmShape(1, 8, 4), precision="int8")
+        prepare("onnxruntime", LstmShape(1, 8, 4), precision="int8")
 
 
 def test_without_cuda_there_are_a_reason_and_a_remedy():
@@ -128,7 +122,7 @@ def test_without_cuda_there_are_a_reason_and_a_remedy():
         pytest.skip("this machine has ONNX Runtime with CUDA")
     assert state.reason and state.remedy
     with pytest.raises(RuntimeUnavailable, match=state.reason.split()[0]):
-        prepared(LstmShape(1, 8, 2), device="cuda")
+        prepare("onnxruntime", LstmShape(1, 8, 2), device="cuda")
 
 
 def test_unknown_and_incomplete_runtimes_are_rejected():

@@ -15,8 +15,7 @@ from lstm_trt.export.sizes import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import openvino
 from tests.conftest import computes_bf16
-from tests.lstm_trt.runtimes.test_onnxruntime import prepared
-from tests.support.gpu_steps import error, outputs_of
+from tests.support.prepared_steps import error, outputs_of, prepare
 
 SHAPE = LstmShape(2, 64, 20)
 
@@ -27,7 +26,7 @@ def error_of(step) -> float:
 
 
 def test_the_facts_are_what_it_uses():
-    step = prepared(SHAPE, "openvino", threads=2)
+    step = prepare("openvino", SHAPE, threads=2)
     facts = step.facts()
     assert (facts["inference_precision"], facts["recurrent_precisions"]) == ("f32", ["f32", "f32"])
     threads = min(2, len(os.sched_getaffinity(0)))  # OpenVINO starts no more threads than there are cores
@@ -38,21 +37,21 @@ def test_the_facts_are_what_it_uses():
 
 
 def test_float32_is_float32_on_processors_with_bfloat16():
-    assert error_of(prepared(SHAPE, "openvino")) < PARITY_BOUNDS["fp32"]
+    assert error_of(prepare("openvino", SHAPE)) < PARITY_BOUNDS["fp32"]
 
 
 def test_bfloat16_is_bfloat16_or_refused():
     if computes_bf16("openvino"):
-        assert PARITY_BOUNDS["fp32"] < error_of(prepared(SHAPE, "openvino", precision="bf16")) < PARITY_BOUNDS["bf16"]
+        assert PARITY_BOUNDS["fp32"] < error_of(prepare("openvino", SHAPE, precision="bf16")) < PARITY_BOUNDS["bf16"]
     else:
         with pytest.raises(BuildFailed, match="does not compute in bf16"):
-            prepared(SHAPE, "openvino", precision="bf16")
+            prepare("openvino", SHAPE, precision="bf16")
 
 
 def test_a_processor_without_bfloat16_is_refused(monkeypatch):
     monkeypatch.setattr(openvino, "cpuinfo_flags", lambda: frozenset({"avx512f"}))
     with pytest.raises(BuildFailed, match="does not compute in bf16"):
-        prepared(SHAPE, "openvino", precision="bf16")
+        prepare("openvino", SHAPE, precision="bf16")
 
 
 def test_recurrent_layers_in_another_precision_are_refused():

@@ -19,18 +19,16 @@ import numpy as np
 import pytest
 
 from lstm_trt import runtimes
-from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.tensorrt import build, engine, trt as export_trt
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import gpu
 from lstm_trt.recorder import doctor
-from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda, _status, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
-from tests.support import gpu_steps
+from tests.support import prepared_steps
 from tests.support.planted_cuda import MockDriver, MockTensorRt
 
 NAMES = ("tensorrt", "tensorrt-rtx")
@@ -38,8 +36,7 @@ SMALL = LstmShape(2, 16, 12, 2)
 
 
 def request_of(shape, **options):
-    options = {"device": "cuda", **options}
-    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, {}, export_network(shape).path)
+    return prepared_steps.request_of("tensorrt", shape, **{"device": "cuda", **options})
 
 
 def on_a_gpu():
@@ -187,7 +184,7 @@ def planted(driver, monkeypatch):
 
 def checked_outputs(step, seed=7, tolerance=1e-5):
     inputs, _, _ = make_inputs(SMALL, seed)
-    outputs = gpu_steps.outputs_of(step, inputs)
+    outputs = prepared_steps.outputs_of(step, inputs)
     assert outputs.dtype == np.float32 and np.allclose(outputs[..., 0], inputs.sum(2), atol=tolerance)
     return outputs
 
@@ -389,7 +386,7 @@ def prepare(name, shape=GPU_SHAPE, **options):
 
 
 def real_outputs(step, shape=GPU_SHAPE, seed=7):
-    return gpu_steps.outputs_of(step, make_inputs(shape, seed)[0])
+    return prepared_steps.outputs_of(step, make_inputs(shape, seed)[0])
 
 
 @pytest.mark.gpu
@@ -398,7 +395,7 @@ def real_outputs(step, shape=GPU_SHAPE, seed=7):
 def test_gpu_outputs_agree_with_the_reference(ready, precision, graph):
     step = prepare(ready, precision=precision, graph=graph)
     outputs = real_outputs(step)
-    assert gpu_steps.error(outputs, GPU_SHAPE, make_inputs(GPU_SHAPE, 7)[0]) < BOUNDS[precision]
+    assert prepared_steps.error(outputs, GPU_SHAPE, make_inputs(GPU_SHAPE, 7)[0]) < BOUNDS[precision]
     facts = step.facts()
     assert facts["graph_captured"] is graph or facts["graph_fallback"], facts
     assert facts["tf32"] is (precision == "tf32") and facts["activation_bytes"] >= 0
@@ -425,7 +422,7 @@ def test_gpu_outputs_with_and_without_graph_are_equal(ready):
 @pytest.mark.parametrize("graph", (False, True))
 def test_gpu_event_times_lie_within_the_host_time(ready, graph):
     step = prepare(ready, graph=graph, device_clocks="all")
-    gpu_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
+    prepared_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
 
 
 @pytest.mark.gpu

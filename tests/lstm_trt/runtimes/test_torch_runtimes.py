@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,7 +20,8 @@ from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
 from tests.conftest import computes_bf16
-from tests.support import gpu_steps
+from tests.support import prepared_steps
+from tests.support.prepared_steps import prepare, request_of
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -32,18 +32,10 @@ ALL_KINDS = [
 SOME_KINDS = [LstmShape(1, 16, 12), LstmShape(2, 16, 12, 3, 5, 2), LstmShape(3, 16, 70, 1, 5, 1)]
 
 
-def request_of(shape, **options):
-    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, make_weights(shape, 0))
-
-
-def prepare(name, shape, **options):
-    return runtimes.load_runtime(name).prepare(request_of(shape, **options))
-
-
 def error_on_fresh_inputs(step, shape, seed=7):
     """The error for inputs that are new to the step, which detects frozen outputs."""
     inputs, _, _ = make_inputs(shape, seed)
-    return gpu_steps.error(gpu_steps.outputs_of(step, inputs), shape, inputs)
+    return prepared_steps.error(prepared_steps.outputs_of(step, inputs), shape, inputs)
 
 
 # The contract
@@ -52,8 +44,7 @@ def error_on_fresh_inputs(step, shape, seed=7):
 @pytest.mark.parametrize("name", NAMES)
 def test_availability_names_what_is_missing(name, monkeypatch):
     module = runtimes.load_runtime(name)
-    assert name == module.NAME and module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
-    assert set(module.PRECISIONS) == set(module.DEVICES)
+    assert module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
     for device in ("cpu", "cuda"):
         state = module.availability(device)
         assert state.version and "\n" not in state.reason + state.remedy
@@ -99,7 +90,7 @@ def test_a_closed_step_raises(name):
 def test_outputs_agree_with_the_reference(name, shape):
     step = prepare(name, shape)
     first = step.outputs()[OUTPUT]
-    assert gpu_steps.error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
+    assert prepared_steps.error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
     assert error_on_fresh_inputs(step, shape) < 1e-6
     assert not np.array_equal(first, step.outputs()[OUTPUT])
     step.outputs()[OUTPUT][:] = 0  # a copy
@@ -190,14 +181,6 @@ def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
     for shape in (LstmShape(1, 8, 65), LstmShape(3, 8, 4), LstmShape(2, 8, 4, directions=2)):
         with pytest.raises(BuildFailed, match="unrolls"):
             prepare("torch-compile", shape)
-
-
-def test_torch_compile_needs_a_compiler(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    state = runtimes.load_runtime("torch-compile").availability("cpu")
-    assert not state.ready and "no-such-compiler" in state.reason and "apt install g++" in state.remedy
-    with pytest.raises(RuntimeUnavailable, match="apt install"):
-        prepare("torch-compile", SMALL)
 
 
 # GPU paths without a GPU
@@ -307,7 +290,7 @@ def pretended_gpu(monkeypatch):
 @pytest.mark.parametrize("device_clocks", ("off", "compute", "all"))
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
-    request = request_of(SMALL, device="cuda", device_clocks=device_clocks)
+    request = request_of(name, SMALL, device="cuda", device_clocks=device_clocks)
     module = build_module(SMALL, request.weights)
     step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
     pretended_gpu.clear()
@@ -327,13 +310,13 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
 def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
     """Outside a graph the state is passed on; in a graph it is copied back into the buffers that the network reads."""
     shape = LstmShape(2, 16, 5, 3)
-    request = replace(request_of(shape, device="cuda"), mode="stream")
+    request = request_of(name, shape, "stream", device="cuda")
     step = _torch.CudaStep(request, build_module(shape, request.weights, "stream"), runtimes.load_runtime(name).bind)
     inputs = make_inputs(shape, 7, calls=2)[0]
     for _ in range(2):
         step.reset()
-        outputs = [gpu_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 2)]
-        np.testing.assert_allclose(np.concatenate(outputs), gpu_steps.reference(shape, inputs), rtol=0, atol=1e-6)
+        outputs = [prepared_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 2)]
+        np.testing.assert_allclose(np.concatenate(outputs), prepared_steps.reference(shape, inputs), rtol=0, atol=1e-6)
     step.close()
 
 
@@ -346,7 +329,7 @@ def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):
         yield
 
     monkeypatch.setattr(torch.cuda, "graph", refusing)
-    request = request_of(SMALL, device="cuda")
+    request = request_of("pytorch", SMALL, device="cuda")
     with pytest.raises(BuildFailed, match="operation not permitted"):
         _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load_runtime("pytorch-cudagraph").bind)
 
@@ -359,31 +342,6 @@ def test_the_facts_name_whose_lstm_ran():
     assert _torch.lstm_kernel({"aten._cudnn_rnn": 1, "aten.copy_": 2}) == "cuDNN"
     assert _torch.lstm_kernel({"aten.mm": 32, "aten.sigmoid": 48}) == "operators"
     step.close()
-
-
-@pytest.mark.parametrize("kind", ("float32", "float16", "bfloat16"))
-def test_the_operators_that_are_chosen_on_cuda_by_tensors_without_data(kind):
-    """A build for the CPU, and one for CUDA that keeps bfloat16 from cuDNN, split an LSTM into cells and products."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    counted: dict[str, int] = {}
-    with FakeTensorMode():
-        of = {"device": "cuda", "dtype": getattr(torch, kind)}
-        weights = [
-            torch.empty(shape, **of) for shape in ((64, 12), (64, 16), (64,), (64,), (64, 16), (64, 16), (64,), (64,))
-        ]
-        inputs, state = torch.empty(8, 1, 12, **of), torch.empty(2, 1, 16, **of)
-        lstm = torch.ops.aten.lstm.input
-        try:
-            counted = _torch.operators(lambda: lstm(inputs, [state, state], weights, True, 2, 0.0, False, False, False))
-        except RuntimeError as error:  # cuDNN was chosen, which asks the driver
-            assert torch.version.cuda and "CUDA" in str(error)
-            assert kind != "bfloat16" or torch.__version__ >= "2.12"
-    if counted and _torch.lstm_kernel(counted) != "cuDNN":
-        assert _torch.lstm_kernel(counted) == "operators"
-        assert (counted["aten._thnn_fused_lstm_cell"], counted["aten.mm"]) == (16, 32)  # 2 layers, 8 steps
-        assert torch.version.cuda is None or kind == "bfloat16"
 
 
 # A GPU
@@ -428,12 +386,14 @@ def test_gpu_fp32_is_not_tf32():
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
 def test_gpu_streams_carry_their_state(name, precision):
     shape = LstmShape(2, 64, 7, 3)
-    request = replace(request_of(shape, device="cuda", precision=precision), mode="stream")
-    step, inputs = runtimes.load_runtime(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
+    step, inputs = (
+        prepare(name, shape, "stream", device="cuda", precision=precision),
+        make_inputs(shape, 7, calls=20)[0],
+    )
     for _ in range(2):  # the second time after a reset
         step.reset()
-        outputs = [gpu_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 20)]
-        assert gpu_steps.error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
+        outputs = [prepared_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 20)]
+        assert prepared_steps.error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
     step.close()
 
 
@@ -444,7 +404,7 @@ def test_gpu_graph_and_eager_agree():
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
     for name in ("pytorch", "pytorch-cudagraph"):
         step = prepare(name, GPU_SHAPE, device="cuda")
-        found.append([gpu_steps.outputs_of(step, inputs) for _ in range(3)])
+        found.append([prepared_steps.outputs_of(step, inputs) for _ in range(3)])
         step.close()
     np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
@@ -454,7 +414,7 @@ def test_gpu_graph_and_eager_agree():
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_gpu_event_times_lie_within_the_host_time(name):
     step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
-    gpu_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
+    prepared_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
 
 
 @pytest.mark.gpu

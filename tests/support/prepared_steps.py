@@ -6,10 +6,25 @@ import time
 
 import numpy as np
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import build_module, make_weights, reference_outputs
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from lstm_trt.recorder.parity import relative_error
+from lstm_trt.runtimes import load_runtime
+from lstm_trt.runtimes.base import Request
+
+
+def request_of(name: str, shape: LstmShape, mode: str = "forward", **options) -> Request:
+    """What a runtime gets: inputs of seed 1, weights of seed 0, and the ONNX file if it needs one."""
+    inputs, weights = {INPUT: make_inputs(shape, 1)[0]}, make_weights(shape, 0)
+    path = export_network(shape).path if getattr(load_runtime(name), "NEEDS_ONNX", False) else None
+    return Request(shape, Options(**options), inputs, weights, path, mode)
+
+
+def prepare(name: str, shape: LstmShape, mode: str = "forward", **options):
+    """A prepared step of a runtime."""
+    return load_runtime(name).prepare(request_of(name, shape, mode, **options))
 
 
 def outputs_of(step, inputs: np.ndarray) -> np.ndarray:
