@@ -69,7 +69,7 @@ HELD_IN = {
 #: The same for one file only.
 HELD_IN_FILE: dict[str, dict[str, str | None]] = {
     "export/tensorrt/engine.py": {"runtime": "Runtime"},
-    "export/tensorrt/build.py": {"config": "IBuilderConfig"},
+    "export/tensorrt/build.py": {"config": "IBuilderConfig", "tensor": "ITensor"},
     "runtimes/cuda/tensorrt.py": {"engine": "ICudaEngine"},
     "runtimes/cuda/tensorrt_rtx.py": {
         "engine": "ICudaEngine",
@@ -109,7 +109,7 @@ class Uses(ast.NodeVisitor):
         self.held, self.found = dict(held), {}
 
     def type_of(self, node: ast.AST) -> str | None:
-        """The class of an expression; `type X` for the class X itself, `list X` for several of it."""
+        """The class of an expression; `type X` for the class X itself."""
         if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.held:
             return self.held[ast.unparse(node)]
         if isinstance(node, ast.Attribute):
@@ -122,15 +122,12 @@ class Uses(ast.NodeVisitor):
                 return MODULE
             made = self.type_of(node.func)
             return made.removeprefix("type ") if made else None
-        if isinstance(node, ast.ListComp):
-            made = self.type_of(node.elt)
-            return f"list {made}" if made else None
         return None
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         owner = self.type_of(node.value)
         known = node.attr in UNLISTED or node.attr.startswith("__")
-        if owner and not owner.startswith("list ") and not known:
+        if owner and not known:
             self.found.setdefault((owner.removeprefix("type "), node.attr), node.lineno)
         self.generic_visit(node)
 
@@ -144,20 +141,6 @@ class Uses(ast.NodeVisitor):
                 made = self.type_of(right)
                 if made and isinstance(left, ast.Name | ast.Attribute):
                     self.held[ast.unparse(left)] = made
-
-    def _each(self, target: ast.AST, values: ast.AST) -> None:
-        made = self.type_of(values) or ""
-        if made.startswith("list ") and isinstance(target, ast.Name):
-            self.held[target.id] = made.removeprefix("list ")
-
-    def visit_For(self, node: ast.For) -> None:
-        self._each(node.target, node.iter)
-        self.generic_visit(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> None:
-        for part in node.generators:
-            self._each(part.target, part.iter)
-        self.generic_visit(node)
 
 
 def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
