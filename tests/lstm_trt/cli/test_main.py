@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -220,11 +219,3 @@ def test_one_is_singular():
     assert str(Consolidated(ROOT, 1, 1)).endswith(" 1 recording, 1 failure")
     assert ": 1 cell in " in str(Run(ROOT, ROOT, 1.0, 1))
     assert remarks({"max_us": 1.0, "calls": 1}, {"median_share": 0.0}, True)[0].endswith(" of 1 call")
-
-
-def test_the_help_lists_every_command_once_by_group(lab):
-    text = lab("--help", COLUMNS="80").stdout
-    commands = registry.commands()
-    assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(commands)
-    groups = dict.fromkeys(each.group for each in commands.values())
-    assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(groups)

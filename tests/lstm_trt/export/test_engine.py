@@ -12,7 +12,6 @@ import pytest
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import onnx_checks
 from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import build, layers as export_layers, trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
@@ -264,14 +263,6 @@ def test_a_name_that_is_not_utf8_is_refused_before_tensorrt_quotes_it(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_there_is_one_logger_per_process_and_it_gets_all_messages():
-    logger = export_trt.logger(RTX)
-    for hidden in (9, 10):
-        build.build_plan(lstm(sizes=(4, 1, 6, hidden)), options(), "mine", None)
-        assert export_trt.logger(RTX) is logger
-        assert any(severity == "VERBOSE" and "my_lstm [LSTM] inputs" in text for severity, text in logger.lines)
-
-
 # --- the layer table
 
 
@@ -342,16 +333,6 @@ def test_dynamic_sequences_are_counted_for_the_steps_that_the_profile_is_best_at
     assert "counted for 33 time steps" in "\n".join(export_layers.render(table(33)))
     both = table(33, directions=2)
     assert [(loop["turns"], loop["steps_a_turn"]) for loop in both["loops"]] == [(33, 1)]  # not unrolled
-
-
-def test_the_structure_is_what_the_builders_log_says():
-    shape = LstmShape(2, 20, 10, 2, directions=2)
-    build.build_plan(onnx_checks.read(static_model(export_network(shape).path, shape)), options(), "it", None)
-    log = [text for _, text in export_trt.logger(RTX).lines]
-    counts = build_engine(shape, options(detailed=True)).information["layers"]["network"]
-    for name, kind in (("loops", "TRIP_LIMIT"), ("recurrences", "RECURRENCE"), ("matrix_products", "MATRIX_MULTIPLY")):
-        assert sum(text.startswith(f"{kind} ") for text in log) == counts[name] > 0
-    assert f"Original: {counts['layers']} layers" not in log  # the log counts without constants
 
 
 def test_without_details_there_is_no_table_and_the_engine_is_the_same_but_for_one_byte():

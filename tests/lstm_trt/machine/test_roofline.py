@@ -84,14 +84,6 @@ def test_reading_uses_all_caches_and_never_a_rate_below_that_of_a_larger_set():
     assert {size: dip.read_ns(size) for size in times} == pytest.approx(times)
 
 
-def test_no_order_of_reading_beats_the_least_time():
-    """A set of s lines, of which those that were read last are in a cache of 10: the best order reads s - 10 others."""
-    two = replace(UNIT, read_gb_s=((10, 4.0), (20, 1.0)))
-    for size in (20, 25, 100):
-        backwards_and_forwards = (size - 10) / 1.0 + 10 / 4.0  # hits the 10 lines that are left of the pass before
-        assert two.read_ns(size) <= backwards_and_forwards
-
-
 @pytest.mark.parametrize("machine_rates", [UNIT, EPYC, replace(EPYC, cores=3)])
 def test_floor_grows_along_every_axis(machine_rates):
     base = LstmShape(layers=2, hidden=48, sequence=16, batch=2, features=12)

@@ -18,7 +18,6 @@ from lstm_trt.export.network import build_module, make_inputs, make_weights
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
-from lstm_trt.runtimes.cuda import _cuda
 from tests.conftest import computes_bf16
 from tests.support import prepared_steps
 from tests.support.prepared_steps import prepare, request_of
@@ -219,23 +218,6 @@ class FakeEvent:
         return later.at_ms - self.at_ms
 
 
-def test_event_clocks_give_one_row_per_trial_and_grow(monkeypatch):
-    monkeypatch.setattr(_cuda, "POOL_TRIALS", 2)
-    clocks = _cuda.EventClocks(FakeEvent, None, every=True)
-    for rows in (5, 1, 0):
-        for _ in range(rows):
-            for event in clocks.take():
-                event.record(None)
-            clocks.enqueue_ns.append(7)
-        columns = clocks.read()
-        assert sorted(columns) == ["compute_ns", "d2h_ns", "enqueue_ns", "h2d_ns"]
-        for name, column in columns.items():
-            assert column.dtype == np.int64 and column.tolist() == [7 if name == "enqueue_ns" else 1000] * rows
-    assert clocks.size == 8
-    inner = _cuda.EventClocks(FakeEvent, None, every=False)
-    assert inner.take()[0] is None and inner.take()[3] is None
-
-
 @pytest.fixture
 def pretended_gpu(monkeypatch):
     """Runs the CUDA steps with host tensors, which finds only programming errors."""
@@ -299,7 +281,9 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
     times = step.device_times()
     assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
-    assert all(len(column) == 1 for column in times.values())
+    assert all(len(column) == 1 and column.dtype == np.int64 for column in times.values())
+    assert all(times[column] == 1000 for column in columns)  # one tick of the mock clock
+    assert all(len(column) == 0 for column in step.device_times().values())
     assert step.facts()["device_clocks"] == device_clocks and step.facts()["host_memory"] == "pinned"
     step.close()
     step.close()
@@ -371,17 +355,6 @@ def test_gpu_outputs_agree_with_the_reference(name, precision):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("torch_on_gpu")
-def test_gpu_fp32_is_not_tf32():
-    errors = {}
-    for precision in ("tf32", "fp32"):
-        step = prepare("pytorch", GPU_SHAPE, device="cuda", precision=precision)
-        errors[precision] = error_on_fresh_inputs(step, GPU_SHAPE)
-        step.close()
-    assert errors["fp32"] < 1e-5 and errors["fp32"] < errors["tf32"]
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("torch_on_gpu")
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
 def test_gpu_streams_carry_their_state(name, precision):
@@ -395,18 +368,6 @@ def test_gpu_streams_carry_their_state(name, precision):
         outputs = [prepared_steps.outputs_of(step, one_call) for one_call in np.split(inputs, 20)]
         assert prepared_steps.error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
     step.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("torch_on_gpu")
-def test_gpu_graph_and_eager_agree():
-    found = []
-    inputs, _, _ = make_inputs(GPU_SHAPE, 11)
-    for name in ("pytorch", "pytorch-cudagraph"):
-        step = prepare(name, GPU_SHAPE, device="cuda")
-        found.append([prepared_steps.outputs_of(step, inputs) for _ in range(3)])
-        step.close()
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
 
 @pytest.mark.gpu
