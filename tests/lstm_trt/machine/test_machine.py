@@ -478,19 +478,18 @@ def planted_nvml(monkeypatch, bus=1, **functions):
 def test_gpus_are_described_and_read(monkeypatch):
     library = planted_nvml(monkeypatch)
     description = facts.describe("cuda")
-    assert [card["name"] for card in description["gpus"]] == ["NVIDIA A", "NVIDIA B"]
-    assert (description["driver"], description["cuda_driver"]) == ("580.65.06", "13.1")
-    assert description["gpus"][0]["memory_bytes"] == 1 << 30
-    assert description["gpus"][0]["persistence_mode"] is None  # this driver does not support it
+    assert description.items() >= {"driver": "580.65.06", "cuda_driver": "13.1"}.items()
+    for name, card in zip(("NVIDIA A", "NVIDIA B"), description["gpus"], strict=True):
+        assert card.items() >= {"name": name, "memory_bytes": 1 << 30, "persistence_mode": None}.items()
     assert gpu.device_here().name == "NVIDIA A"
     with Watcher((0,), "cuda") as watcher:
         reading, state = watcher.read(), watcher.gpu_state()
-    assert set(gpu.READINGS) <= set(state) and json.dumps(state)
+    assert json.dumps(state)
     told = {"name": "NVIDIA A", "driver": "580.65.06", "memory_used_bytes": 1 << 20, "mig_mode": False}
-    told |= {"gpu_temperature_c": 40, "throttled_by": ["software power cap", "hardware thermal slowdown"]}
-    assert state.items() >= {**told, "persistence_mode": None, "max_sm_mhz": None}.items()
-    assert (reading["gpu_sm_mhz"], reading["gpu_memory_mhz"]) == (1000, 2000)
-    assert (reading["gpu_temperature_c"], reading["gpu_power_mw"]) == (40, 123456)
+    told |= {"throttled_by": ["software power cap", "hardware thermal slowdown"], "persistence_mode": None}
+    assert state.items() >= told.items()
+    readings = {"gpu_sm_mhz": 1000, "gpu_memory_mhz": 2000, "gpu_temperature_c": 40, "gpu_power_mw": 123456}
+    assert reading.items() >= readings.items() and state.items() >= readings.items()
     with Watcher((0,), "cpu") as watcher:
         assert watcher.gpu_state() is None
     # Drivers since 535 have another name for the reasons, and this one says how it is configured.

@@ -25,7 +25,6 @@ from lstm_trt.export.network import make_inputs
 from lstm_trt.export.tensorrt import build, engine, trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import gpu
-from lstm_trt.recorder import doctor
 from lstm_trt.runtimes.cuda import _cuda, _status, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
 from tests.support import prepared_steps
@@ -56,9 +55,6 @@ def test_availability_names_what_is_missing_in_one_line(name):
     if importlib.util.find_spec(export_trt.FLAVOURS[name].module) is None:
         assert f"no {module.DISTRIBUTION}, " in state.reason and export_trt.FLAVOURS[name].remedy in state.remedy
     assert "on cpu" in module.availability("cpu").reason
-    (row,) = doctor.examine([name]).runtimes
-    assert not row.ready and (row.reason, row.remedy) == (state.reason, state.remedy)
-    assert f"  not ready  cuda  {name}: no NVIDIA GPU\n" in doctor.render(doctor.examine([name]), width=10_000)
     with pytest.raises(RuntimeUnavailable, match=name):
         module.prepare(request_of(SMALL))
 
@@ -206,13 +202,11 @@ def test_a_step_copies_in_runs_copies_out_and_waits(planted, driver, name, graph
     assert all(len(values) == 6 and values.dtype == np.int64 and (values > 0).all() for values in times.values())
     assert all(set(times[name]) == {1000} for name in columns)  # one tick of the planted clock
     checked_outputs(step)
-    assert json.loads(json.dumps(step.facts(), allow_nan=False))
     facts = step.facts()
-    assert facts["graph_captured"] is graph and facts["graph_fallback"] is None
-    assert facts["graph_nodes"] == (1 if graph else None)
-    assert facts["engine_sha256"] == "ab" * 32 and facts["device_wait"] == "cuStreamSynchronize, spins"
-    assert facts["compute_capability"] == "8.9"
-    assert facts.get("event_pool") == (None if device_clocks == "off" else 8)
+    assert json.dumps(facts, allow_nan=False)
+    told = {"graph_captured": graph, "graph_fallback": None, "graph_nodes": 1 if graph else None}
+    told |= {"engine_sha256": "ab" * 32, "device_wait": "cuStreamSynchronize, spins", "compute_capability": "8.9"}
+    assert facts.items() >= told.items() and facts.get("event_pool") == (None if device_clocks == "off" else 8)
     driver.calls.clear()
     step.close()
     assert driver.left() == {} and driver.pushed == 0
@@ -486,20 +480,17 @@ def test_gpu_buffers_streams_and_events(session):
     assert session.stream.handle and address % 256 == 0 and _cuda.scheduling() != "unknown"
     copy_in, _ = session.copies(address, sent)
     _, copy_out = session.copies(address, back)
-    first, middle, last = (session.new_event() for _ in range(3))
-    for seed in range(3):
-        sent[:] = np.random.default_rng(seed).random(sent.shape, np.float32)
+    first, last = session.new_event(), session.new_event()
+    for number in range(3):
+        sent[:] = np.arange(sent.size).reshape(sent.shape) + number
         began = time.perf_counter_ns()
         first.record(session.stream)
         copy_in()
-        middle.record(session.stream)
         copy_out()
         last.record(session.stream)
         session.stream.synchronize()
-        host_ms = (time.perf_counter_ns() - began) / 1e6
+        assert 0 < first.time_till(last) <= (time.perf_counter_ns() - began) / 1e6 + 0.002
         np.testing.assert_array_equal(sent, back)
-        parts = first.time_till(middle) + middle.time_till(last)
-        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(first.time_till(last), abs=0.01)
     with pytest.raises(MemoryExhausted, match="out of memory"):
         session.device(session.memory_bytes()[1] * 2)
 

@@ -75,9 +75,9 @@ def test_graphs_clocks_and_arrivals(tmp_path, whole):
     for recording in recorded(asked, tmp_path, control=True):
         options, facts = recording.configuration.options, recording.provenance["runtime"]
         assert recording.configuration.device_name == SHIM_NAME
-        assert facts["graph_captured"] == options.graph and facts["graph_fallback"] is None
-        assert facts["graph_nodes"] == (1 if options.graph else None)
-        assert facts["driver_layer"] == os.environ["SHIM_LAYER"] and facts["device_wait"].endswith("spins")
+        told = {"graph_captured": options.graph, "graph_fallback": None, "graph_nodes": 1 if options.graph else None}
+        assert facts.items() >= {**told, "driver_layer": os.environ["SHIM_LAYER"]}.items()
+        assert facts["device_wait"].endswith("spins")
         columns = set(recording.columns) & {"compute_ns", "enqueue_ns", "h2d_ns", "d2h_ns"}
         assert len(columns) == {"off": 0, "compute": 2, "all": 4}[options.device_clocks]
         assert not columns or {"compute_ns", "enqueue_ns"} <= columns
@@ -232,13 +232,13 @@ def test_the_doctor_checks_the_gpu(monkeypatch, planted, name, verdict, found):
 
 
 def test_a_core_far_from_the_gpu_is_named(tmp_path):
-    folder = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
-    folder.mkdir(parents=True)
-    here = linux.allowed_cores()
-    for near, verdict in ((here[-1:], "good"), (here[:1], "attention" if len(here) > 1 else "good")):
-        (folder / "local_cpulist").write_text(linux.list_text(near))
+    near_file = tmp_path / "sys/bus/pci/devices/0000:01:00.0/local_cpulist"
+    near_file.parent.mkdir(parents=True)
+    first, *_, last = (*linux.allowed_cores(), linux.allowed_cores()[-1])
+    for near, verdict in ((last, "good"), (first, "good" if first == last else "attention")):
+        near_file.write_text(f"{near}")
         check = checks.near_gpu(tmp_path)
-        assert (check.verdict, f"taskset --cpu-list {near[0]} " in check.remedy) == (verdict, verdict == "attention")
+        assert (check.verdict, f"taskset --cpu-list {near} " in check.remedy) == (verdict, verdict == "attention")
 
 
 @pytest.mark.heavy
@@ -261,14 +261,13 @@ def test_a_clock_that_moves_is_a_warning(monkeypatch):
     assert "1200" in warning and "nvidia-smi" not in warning and gpu.lock_advice(1500) == ""
 
 
-def test_the_readings_before_and_after_the_trials_count_too(tmp_path, monkeypatch):
+def test_the_readings_before_and_after_the_trials_count_too(tmp_path):
     """A recording shorter than a block has one reading between its trials, which alone shows no change."""
-    recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path)
-    provenance = recording.provenance
-    assert len(provenance["blocks"]) == 1 and provenance["gpu_before"]["gpu_sm_mhz"]
-    assert provenance["gpu_after"]["gpu_sm_mhz"] and provenance["device_warm_up"]["calls"]
-    moved = {**provenance["gpu_after"], "gpu_sm_mhz": provenance["gpu_before"]["gpu_sm_mhz"] // 2}
-    assert gpu.clock_warnings([provenance["gpu_before"], *provenance["blocks"], moved])
+    provenance = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path).provenance
+    before, after = provenance["gpu_before"], provenance["gpu_after"]
+    assert len(provenance["blocks"]) == 1 and after["gpu_sm_mhz"] and provenance["device_warm_up"]["calls"]
+    moved = {**after, "gpu_sm_mhz": before["gpu_sm_mhz"] // 2}
+    assert gpu.clock_warnings([before, *provenance["blocks"], moved])
 
 
 def test_the_primary_context_has_its_address_on_both_layers():
