@@ -10,15 +10,19 @@ import os
 import re
 import shlex
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import onnx
 import pytest
 
 from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import trt
+from lstm_trt.export.to_onnx import export_network
 from tests.conftest import run_here
-from tests.support.planted_graphs import lstm
+from tests.support.planted_graphs import lstm, unknown_attribute
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
 TABLE = dict(re.findall(r"^\$ (.*)\n(.*)\n", GOLDEN.read_text(), re.MULTILINE))
@@ -30,10 +34,29 @@ def words(command: str) -> list[str]:
     return arguments if program == "lstm-trt" else [program, *arguments]
 
 
+@cache
+def graphs() -> dict[str, bytes]:
+    """The files that the commands name: with what TensorRT would read wrongly, and with symbolic sizes."""
+    shape = LstmShape(1, 16, 3)
+    path = export_network(shape).path
+    renamed = onnx.load(path)
+    for value in (renamed.graph.input[0], renamed.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    return {
+        "empty.onnx": b"",
+        "text.onnx": b"no protobuf at all",
+        "truncated.onnx": lstm().SerializeToString()[:-9],
+        "attribute.onnx": unknown_attribute(),
+        "layout.onnx": lstm(layout=1, states=False).SerializeToString(),
+        "symbolic.onnx": path.read_bytes(),
+        "renamed.onnx": renamed.SerializeToString(),
+        "static.onnx": static_model(path, shape),
+    }
+
+
 def plant(folder: Path) -> list[Path]:
-    """The files that the commands name: a truncated graph, and one that TensorRT would read wrongly."""
-    (folder / "bad.onnx").write_bytes(lstm().SerializeToString()[:500])
-    onnx.save(lstm(layout=1, states=False), folder / "layout.onnx")
+    for name, content in graphs().items():
+        (folder / name).write_bytes(content)
     return sorted(folder.rglob("*"))
 
 
@@ -56,6 +79,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, refused, command):
 
 
 if __name__ == "__main__":
+    graphs()  # before the folder of the cache is another one
     texts = []
     for command, golden in TABLE.items():
         with tempfile.TemporaryDirectory() as folder:
