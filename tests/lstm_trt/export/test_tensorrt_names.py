@@ -131,14 +131,9 @@ class Uses(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
-        for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=True))
-            for left, right in pairs:
-                made = self.type_of(right)
-                if made and isinstance(left, ast.Name | ast.Attribute):
-                    self.held[ast.unparse(left)] = made
+        made = self.type_of(node.value)
+        if made:
+            self.held |= {ast.unparse(target): made for target in node.targets}
 
 
 def uses(source: str, held: dict[str, str]) -> dict[str, int]:
