@@ -46,6 +46,17 @@ def error(outputs: np.ndarray, shape: LstmShape, inputs: np.ndarray) -> float:
     return relative_error(outputs, expected)
 
 
+def stream_error(step, shape: LstmShape, calls: int) -> float:
+    """The larger error of a stream in so many calls, and of the same after a reset."""
+    inputs, errors = make_inputs(shape, 7, calls=calls)[0], []
+    for _ in range(2):
+        step.reset()
+        outputs = [outputs_of(step, one_call) for one_call in np.split(inputs, calls)]
+        errors.append(error(np.concatenate(outputs), shape, inputs))
+    step.close()
+    return max(errors)
+
+
 def check_event_times(step, inputs: np.ndarray) -> None:
     """The times of all device clocks lie within those of the host."""
     step.load_inputs({INPUT: inputs})

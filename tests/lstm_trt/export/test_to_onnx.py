@@ -118,24 +118,20 @@ def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
         static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
 
 
-@pytest.mark.parametrize("content", [b"", b"no protobuf at all", b"\x08\x07"])
+@pytest.mark.parametrize("content", [b"", b"no protobuf at all", b"\x08\x07", None], ids=str)
 def test_files_that_are_no_network_are_refused(tmp_path, content):
-    path = tmp_path / "bad.onnx"
-    path.write_bytes(content)
+    shape, path = LstmShape(1, 20, 3), tmp_path / "bad.onnx"
+    whole = to_onnx.export_network(shape).path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(ExportFailed, match=r"bad\.onnx"):
-        static_model(path, LstmShape(1, 8, 3))
+        static_model(path, shape)
 
 
-def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
-    shape = LstmShape(1, 20, 3)
-    exported = to_onnx.export_network(shape)
+def test_a_damaged_cache_is_repaired():
+    exported = to_onnx.export_network(LstmShape(1, 20, 3))
     whole = exported.path.read_bytes()
-    cut = tmp_path / "cut.onnx"
-    cut.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ExportFailed, match=r"cut\.onnx"):
-        static_model(cut, shape)
     exported.path.write_bytes(whole[: len(whole) // 2])
-    again = to_onnx.export_network(shape)
+    again = to_onnx.export_network(LstmShape(1, 20, 3))
     assert not again.cached and again.sha256 == exported.sha256 and again.path.read_bytes() == whole
 
 
