@@ -249,7 +249,7 @@ CGROUPS = {
             "user.slice/cpu.stat": "usage_usec 5\nnr_periods 9\nnr_throttled 2\nthrottled_usec 1500\n",
             "user.slice/cpu.max": "50000 100000\n",
             "user.slice/session.scope/cpu.stat": "usage_usec 5\nnr_periods 0\nnr_throttled 1\nthrottled_usec 500\n",
-            "user.slice/session.scope/cpu.max": "max 100000\n",
+            "user.slice/session.scope/cpu.max": "200000 100000\n",
         },
         *((2_000_000, 3), 0.5),
     ),

@@ -278,7 +278,9 @@ def _floors_over_latencies(core: int) -> dict[str, float]:
         floor = roofline_bound(shape, measured).total_ns
         for name in ("pytorch", "onnxruntime"):
             with suppress(RuntimeUnavailable):
-                shares[f"{name} {shape.label}"] = floor / _shortest_ns(prepare(name, shape).step)
+                step = prepare(name, shape)  # has the memory that its calls use
+                shares[f"{name} {shape.label}"] = floor / _shortest_ns(step.step)
+                step.close()
     return shares
 
 
