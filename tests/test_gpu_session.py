@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import threading
@@ -28,7 +27,7 @@ from lstm_trt.store import files
 from lstm_trt.store.folders import read_many
 from lstm_trt.store.locks import timing_lock
 from lstm_trt.store.schema import Failure
-from tests.conftest import ROOT, sampled, wait_for
+from tests.conftest import ROOT, ran, sampled, wait_for
 from tests.lstm_trt.store.test_store import planted
 
 #: Packages that are not on the machines lent so far; this one is not installed there either.
@@ -231,19 +230,15 @@ def lent(tmp_path_factory) -> dict:
     PyTorch is 2.11 where pip finds a build of it for the CPU, as on that machine.
     """
     folder = tmp_path_factory.mktemp("lent")
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    for name in filter(None, listed.decode().split("\0")):
+    for name in filter(None, ran("git", "ls-files", "-coz", "--exclude-standard").stdout.split("\0")):
         if not name.startswith(("data/", "figures/", "notebooks/")) and (ROOT / name).is_file():
             (folder / "lab" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / "lab" / name)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    ran(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     ours = map(Path, package_folders())
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    pip += ["--target", packages, "torch==2.11.0+cpu"]
-    older = subprocess.run(pip, capture_output=True).returncode == 0
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", packages, "torch==2.11.0+cpu")
+    older = ran(sys.executable, *pip, status=None).returncode == 0
     for path in (path for folder in ours for path in folder.iterdir()):
         known = older and path.name.startswith(("torch-", "torch."))
         if not (ABSENT.match(path.name.lower()) or path.suffix == ".pth" or known or (packages / path.name).exists()):
@@ -266,10 +261,9 @@ def lent(tmp_path_factory) -> dict:
 def test_a_rehearsal_without_a_gpu_where_little_is_installed(lent, tmp_path, call):
     """No IPython, OpenVINO or TensorRT, this package not installed, and no .git, as on the machines lent so far."""
     command = [lent["python"], "benchmarks/gpu_session.py", str(call), "--rehearse", "cpu", "--work", str(tmp_path)]
-    done = subprocess.run(command, cwd=lent["cwd"], env=lent["env"], capture_output=True, text=True)
-    log = (tmp_path / "out/log.txt").read_text() if (tmp_path / "out/log.txt").exists() else ""
-    assert done.returncode == 0, done.stdout + done.stderr + log
-    assert not done.stderr
+    done = ran(*command, status=None, cwd=lent["cwd"], env=lent["env"])
+    log = tmp_path / "out/log.txt"
+    assert (done.returncode, done.stderr) == (0, ""), f"{done}\n{log.read_text() if log.exists() else ''}"
     folders = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "out"]
     found = [item for folder in folders for item in read_many(folder)]
     assert found and not [item for item in found if isinstance(item, Failure)]

@@ -16,7 +16,7 @@ import pytest
 
 from lstm_judge.read.runs import load
 from lstm_trt import registry
-from tests.conftest import ROOT, sampled
+from tests.conftest import ROOT, ran, sampled
 from tests.support.packages import PACKAGES
 
 README = ROOT / "README.md"
@@ -206,8 +206,7 @@ def test_every_runtime_is_described():
 
 def test_the_files_that_pages_and_modules_name_exist():
     """Names such as `loop.py` are files of this repository."""
-    found = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    paths = found.stdout.splitlines()
+    paths = ran("git", "ls-files", "-co", "--exclude-standard", status=None).stdout.splitlines()
     folders = tuple(f"{name}/" for name in (*PACKAGES, "benchmarks", "tests"))
     read = [path for path in paths if path.endswith(".py") and path.startswith(folders)]
     read += [str(page.relative_to(ROOT)) for page in PAGES]

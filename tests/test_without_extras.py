@@ -21,7 +21,7 @@ from lstm_trt.config import libraries
 from lstm_trt.config.errors import NotInstalled, RuntimeUnavailable, UsageError
 from lstm_trt.export.tensorrt import trt
 from lstm_trt.machine import gpu
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.support.distributions import build
 from tests.support.packages import PACKAGES
 
@@ -120,7 +120,7 @@ class Installed:
         """Run a program of the environment, with no module path but its own."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         command = [self.environment / "bin" / program, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True)
+        return ran(*command, status=None, cwd=self.folder, env=variables)
 
     def printed(self, code: str) -> Any:
         """The JSON values that Python code prints."""
@@ -133,7 +133,7 @@ class Installed:
 def installed(tmp_path_factory) -> Installed:
     """The wheel, installed without extras; skips where pip reaches no index."""
     environment = tmp_path_factory.mktemp("environment")
-    venv = subprocess.run([sys.executable, "-m", "venv", environment], capture_output=True, text=True)
+    venv = ran(sys.executable, "-m", "venv", environment, status=None)
     if venv.returncode:
         pytest.skip(f"needs venv with pip: {venv.stdout.strip()}")
     wheel, _ = build(tmp_path_factory.mktemp("wheel"))
@@ -219,10 +219,9 @@ def remedies() -> list[str]:
     return [said.getvalue(), gpu.old_driver_remedy(), *errors, *flavours]
 
 
-def test_remedies_are_those_of_a_checkout_or_of_an_installation(tmp_path, monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
-    for name in ("papermill", "torch"):
-        monkeypatch.setitem(sys.modules, name, None)
+def test_remedies_are_those_of_a_checkout_or_of_an_installation(tmp_path, machine, monkeypatch):
+    machine.compiler()
+    machine.without("papermill", "torch")
     assert libraries.in_checkout() and all(OF_A_CHECKOUT.search(line) for line in remedies())
     monkeypatch.setattr(libraries, "__file__", str(tmp_path / "lstm_trt/config/libraries.py"))
     assert not libraries.in_checkout()
