@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, rest_is_heavy
+from tests.conftest import ROOT, ran, rest_is_heavy
 
 pytestmark = [
     pytest.mark.skipif(
@@ -103,14 +103,14 @@ class Repository:
     def refused(self, *arguments: object, **more) -> str:
         """The message, one line, of a commit that is refused; HEAD and the index are unchanged."""
         before = self.state()
-        done = self.run("git", "commit", *(arguments or ("-m", "refused")), **more)
+        done = self.attempt("commit", *(arguments or ("-m", "refused")), **more)
         message = done.stderr.decode()
         assert done.returncode == 1 and message.startswith("pre-commit: ") and message.count("\n") == 1, done
         assert self.state() == before and self.leftovers() == []
         return message
 
     def state(self) -> tuple[bytes, bytes]:
-        return self.run("git", "rev-parse", "HEAD").stdout, self.git("ls-files -s -v -z")
+        return self.attempt("rev-parse HEAD").stdout, self.git("ls-files -s -v -z")
 
     def leftovers(self) -> list[str]:
         folder = self.folder / ".git"
@@ -240,41 +240,41 @@ def test_only_what_is_staged_is_stripped_and_the_working_copy_keeps_its_outputs(
     assert repository.status() == b" M a.ipynb\n M text\n"
 
 
+def with_cells(cells: dict[str, tuple[str, ...]], *, ran: bool) -> dict:
+    """A notebook with a cell for each id, with these tags."""
+    whole = json.loads(notebook(ran=ran, title="my own"))
+    made = {name: json.loads(notebook(name, ran=ran, tags=tags))["cells"][0] for name, tags in cells.items()}
+    return whole | {"cells": [cell | {"id": name} for name, cell in made.items()]}
+
+
 def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repository):
     # CI has no settings of the user's own for nbstripout, and the hook must agree with CI.
     repository.git("config filter.nbstripout.extrakeys metadata.kernelspec")
     repository.git("config filter.nbstripout.keepmetadatakeys metadata.papermill")
-    whole = json.loads(notebook(title="my own"))
-    whole["cells"] = []
-    added = [("injected-parameters",), ("papermill-error-cell-tag",)]
-    tags = [("parameters",), added[0], ("mine", "x"), ("keep_output",), added[1]]
-    for number, tag in enumerate(tags):
-        (cell,) = json.loads(notebook(f"n = {number}", tags=tag))["cells"]
-        cell["id"] = f"id-{number}"
-        whole["cells"].append(cell)
-    repository.write("a.ipynb", json.dumps(whole).encode())
-    # Format 3.
-    cell = {"cell_type": "code", "collapsed": False, "input": ["1"], "language": "python", "metadata": {}}
-    cell |= {"outputs": [{"output_type": "stream", "stream": "stdout", "text": ["out"]}], "prompt_number": 3}
-    old = {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": [cell]}]}
-    repository.write("old.ipynb", json.dumps(old).encode())
-    # Nothing to strip: not a byte changes.
-    indented = json.dumps(json.loads(clean("1")), indent=4).encode() + b"\r\n\r\n"
-    repository.write("indented.ipynb", indented)
+    added = {"papermill": ("injected-parameters",), "failed": ("papermill-error-cell-tag",)}
+    cells = {"given": ("parameters",), **added, "own": ("mine", "x"), "kept": ("keep_output",)}
+    ran = with_cells(cells, ran=True)
+    expected = with_cells({name: tags for name, tags in cells.items() if name not in added}, ran=False)
+    expected["cells"][-1]["outputs"] = ran["cells"][-1]["outputs"]
+    repository.write("a.ipynb", json.dumps(ran).encode())
     repository.commit()
-    assert repository.committed("indented.ipynb") == indented
-    (cell,) = json.loads(repository.committed("old.ipynb"))["worksheets"][0]["cells"]
-    assert cell["outputs"] == [] and cell["prompt_number"] is None and cell["input"] == ["1"]
-    result = json.loads(repository.committed())
-    assert result["metadata"] == {"kernelspec": whole["metadata"]["kernelspec"], "title": "my own"}
-    assert [cell["id"] for cell in result["cells"]] == ["id-0", "id-2", "id-3"]
-    assert [cell["metadata"] for cell in result["cells"]] == [{"tags": list(tags[i])} for i in (0, 2, 3)]
-    assert [cell["source"] for cell in result["cells"]] == [["n = 0"], ["n = 2"], ["n = 3"]]
-    assert [cell["outputs"] for cell in result["cells"]] == [[], [], whole["cells"][3]["outputs"]]
-    assert all(cell["execution_count"] is None for cell in result["cells"])
+    assert json.loads(repository.committed()) == expected
 
 
-#: Service -> what it writes to a cell and to the notebook and must go, and what of it must stay; `>`: an entry of an entry.
+def test_format_3_is_stripped_and_where_nothing_is_to_strip_not_a_byte_changes(strip_staged):
+    def format_3(**results) -> dict:
+        cell = {"cell_type": "code", "input": ["1"], "language": "python", "metadata": {}, **results}
+        return {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": [cell]}]}
+
+    output = {"output_type": "stream", "stream": "stdout", "text": ["out"]}
+    old = format_3(collapsed=False, outputs=[output], prompt_number=3)
+    (sheet,) = json.loads(strip_staged.stripped(b"old.ipynb", json.dumps(old).encode()))["worksheets"]
+    assert {"input": ["1"], "outputs": [], "prompt_number": None}.items() <= sheet["cells"][0].items()
+    indented = json.dumps(json.loads(clean("1")), indent=4).encode() + b"\r\n\r\n"
+    assert strip_staged.stripped(b"a.ipynb", indented) == indented
+
+
+#: Service -> of what it writes to a cell what must go and what must stay, then of the notebook; `>`: inside an entry.
 CELL, BOOK = "application/vnd.databricks.v1+cell", "application/vnd.databricks.v1+notebook"
 SERVICES = {
     "colab": (
@@ -1082,19 +1082,15 @@ def test_the_check_names_what_skipped_the_hook(repository):
     assert repository.check().returncode == 0
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 def test_this_projects_own_notebooks_are_clean():
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = [sys.executable, ".githooks/strip_staged.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    ran(sys.executable, ".githooks/strip_staged.py", "--check")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("arguments", [(), ("FILTER=1",)])
 def test_make_starts_the_installer_and_the_check(arguments):
-    command = ["make", "-n", "hook", "lint", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (line,) = (line for line in done.stdout.splitlines() if ".githooks/install" in line)
+    printed = ran("make", "-n", "hook", "lint", *arguments).stdout
+    (line,) = (line for line in printed.splitlines() if ".githooks/install" in line)
     assert ("--filter" in line) == bool(arguments)
-    assert ".githooks/strip_staged.py --check" in done.stdout
+    assert ".githooks/strip_staged.py --check" in printed
