@@ -59,7 +59,7 @@ def test_the_tests_of_a_gpu_are_those_that_make_runs():
 
 
 def test_the_grid_is_the_published_one():
-    assert gpu_session.GRID == {axis: " ".join(map(str, getattr(PUBLISHED_003, axis))) for axis in gpu_session.GRID}
+    assert {axis: " ".join(map(str, getattr(PUBLISHED_003, axis))) for axis in gpu_session.GRID} == gpu_session.GRID
     assert {"layers", "hidden", "sequence"} == {*gpu_session.GRID}
 
 
