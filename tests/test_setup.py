@@ -6,9 +6,7 @@ import os
 import re
 import shlex
 import sys
-import tarfile
 import tomllib
-import zipfile
 from importlib import metadata
 
 import pytest
@@ -18,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from benchmarks import gpu_packages
 from tests.conftest import ROOT, ran
-from tests.support.distributions import build, tracked_files
+from tests.support.distributions import tracked_files
 from tests.support.packages import PACKAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -106,21 +104,6 @@ def test_what_the_packages_import_is_declared():
     known = declared | sys.stdlib_module_names | {*PACKAGES}
     assert {"numpy", "yaml", "tvm", "json"} <= imported.keys()
     assert {name: path for name, path in imported.items() if name not in known} == {}
-
-
-@pytest.mark.heavy
-def test_wheel_and_sdist_have_the_packages_whole_and_no_test(tmp_path):
-    """The tests read recordings, pages and notebooks, which stay in the repository."""
-    wheel, sdist = build(tmp_path)
-    with zipfile.ZipFile(wheel) as archive:
-        in_wheel = set(archive.namelist())
-    with tarfile.open(sdist) as archive:
-        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
-    packages = {name for name in tracked_files(tmp_path) if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
-    packages -= {f"{each}/ruff.toml" for each in PACKAGES}  # of a checkout
-    assert {name.partition("/")[0] for name in packages} == {*PACKAGES}
-    assert packages <= in_wheel and packages <= in_sdist
-    assert {name for name in in_wheel | in_sdist if name.startswith("tests")} == set()
 
 
 def test_the_packages_for_a_driver_are_those_of_the_extras():
