@@ -13,7 +13,7 @@ import lstm_trt as lab
 from tests.conftest import ROOT, ran, sampled
 
 GALLERY = ROOT / "figures/README.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", GALLERY]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(ROOT / "data").glob("**/README.md"), GALLERY]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 
