@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -136,6 +137,14 @@ class Repository:
     def staged(self, name: str = "a.ipynb") -> bytes:
         return self.git("cat-file blob", f":{name}")
 
+    def parents(self) -> int:
+        return len(self.git("rev-list --parents -1 HEAD").split()) - 1
+
+    def follow(self, lines: str, **more) -> None:
+        """Git commands that must succeed, one a line."""
+        for line in lines.strip().splitlines():
+            self.git(line, **more)
+
     def status(self) -> bytes:
         return self.git("status --porcelain --untracked-files=no")
 
@@ -155,16 +164,15 @@ class Repository:
         self.git("worktree add -q", linked.folder, "-b", "branch")
         return linked
 
-    def install(self, *arguments: object) -> bytes:
+    def install(self, *arguments: object, status: int = 0) -> str:
+        """What the installer says, on one line; it must end with this status."""
         done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
-        assert done.returncode == 0, done
-        return done.stdout
+        message = (done.stderr if status else done.stdout).decode()
+        assert done.returncode == status and re.fullmatch("hook: .*\n", message), done
+        return message
 
     def install_refused(self, *arguments: object) -> str:
-        done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
-        message = done.stderr.decode()
-        assert done.returncode == 2 and message.startswith("hook: ") and message.count("\n") == 1, done
-        return message
+        return self.install(*arguments, status=2)
 
     def check(self, **environment: object) -> subprocess.CompletedProcess:
         return self.run(sys.executable, HOOKS / "strip_staged.py", "--check", **environment)
@@ -380,27 +388,28 @@ def test_any_name(repository, paths):
 
 def test_each_kind_of_entry_stays_what_it_is(repository):
     """Modes, links, submodules, flags (a sparse checkout lives by them), and what `git add -N` announced."""
-    repository.stage("run", "run.ipynb")
-    repository.git("update-index --chmod=+x run.ipynb")
+    for name in ("run", "sparse", "assumed"):
+        repository.stage(name, f"{name}.ipynb")
+    repository.write("new.ipynb", b"not even JSON yet", add=False)
     link = repository.folder / "link.ipynb"
     link.symlink_to("a.ipynb")
     (repository.folder / "dangling.ipynb").symlink_to("no\nwhere")
-    repository.git("add link.ipynb dangling.ipynb")
-    repository.git("update-index --add --cacheinfo", f"160000,{'1' * 40},module.ipynb")
     (repository.folder / "module.ipynb").mkdir()
-    repository.stage("sparse", "sparse.ipynb").unlink()
-    repository.git("update-index --skip-worktree sparse.ipynb")
-    repository.stage("assumed", "assumed.ipynb")
-    repository.git("update-index --assume-unchanged assumed.ipynb")
-    repository.write("new.ipynb", b"not even JSON yet", add=False)
-    repository.git("add -N new.ipynb")
+    repository.follow(f"""
+add link.ipynb dangling.ipynb
+add -N new.ipynb
+update-index --chmod=+x run.ipynb
+update-index --add --cacheinfo 160000,{"1" * 40},module.ipynb
+update-index --skip-worktree sparse.ipynb
+update-index --assume-unchanged assumed.ipynb""")
+    (repository.folder / "sparse.ipynb").unlink()
     repository.commit()
     for name in ("run", "sparse", "assumed"):
         assert repository.committed(f"{name}.ipynb") == clean(name)
     modes = {line.split()[3]: line.split()[0] for line in repository.git("ls-tree HEAD").splitlines()}
-    assert modes.pop(b"run.ipynb") == b"100755" and modes.pop(b"module.ipynb") == b"160000"
-    assert modes.pop(b"link.ipynb") == modes.pop(b"dangling.ipynb") == b"120000"
-    assert set(modes) == {b"a.ipynb", b"assumed.ipynb", b"sparse.ipynb", b"text"}
+    plain = dict.fromkeys((b"a.ipynb", b"assumed.ipynb", b"sparse.ipynb", b"text"), b"100644")
+    links = dict.fromkeys((b"link.ipynb", b"dangling.ipynb"), b"120000")
+    assert modes == {**plain, **links, b"run.ipynb": b"100755", b"module.ipynb": b"160000"}
     assert repository.committed("dangling.ipynb") == b"no\nwhere"
     flags = repository.git("ls-files -v").splitlines()
     assert {line for line in flags if line[:1] != b"H"} == {b"h assumed.ipynb", b"S sparse.ipynb"}
@@ -556,7 +565,7 @@ def test_a_merge_leaves_outputs_to_the_commit(repository):
     repository.git("commit -q --no-edit")
     assert repository.committed("ran.ipynb") == clean("side")
     assert (repository.folder / "ran.ipynb").read_bytes() == notebook("side")
-    assert len(repository.git("rev-list --parents -1 HEAD").split()) == 3
+    assert repository.parents() == 2
     # Clean notebooks alone are merged at once.
     repository.git("reset -q --hard HEAD^")
     done = repository.attempt("merge -q --no-edit side^")
@@ -587,37 +596,44 @@ def test_a_merge_conflict_in_a_notebook(repository):
     assert f"a.ipynb has conflict markers in line {marked}: " in repository.refused("--no-edit")
     # Resolved to our side and run again: nothing but outputs, and the merge is recorded all the same.
     repository.strips("ours")
-    assert len(repository.git("rev-list --parents -1 HEAD").split()) == 3
+    assert repository.parents() == 2
 
 
 @pytest.mark.heavy
 def test_cherry_pick_rebase_and_revert(repository):
     repository.git("checkout -q -b side")
     repository.strips("side")
-    repository.git("reset -q --hard")
-    repository.git("checkout -q main")
-    repository.git("cherry-pick side")
-    repository.git("revert --no-edit HEAD")
+    repository.follow("""
+reset -q --hard
+checkout -q main
+cherry-pick side
+revert --no-edit HEAD""")
     repository.strips("main")
     repository.git("reset -q --hard")
     assert repository.attempt("cherry-pick side").returncode == 1
     repository.stage("resolved")
     repository.git("cherry-pick --continue")
     assert repository.committed() == clean("resolved")
-    repository.git("reset -q --hard")
-    repository.git("checkout -q -b topic main~1")
+    repository.follow("""
+reset -q --hard
+checkout -q -b topic main~1""")
     repository.strips("1", name="c.ipynb")
-    repository.git("reset -q --hard")
-    repository.git("rebase -q main")
-    repository.git("rebase -q -i HEAD~1", GIT_SEQUENCE_EDITOR="sed -i s/^pick/reword/")
-    assert repository.committed("c.ipynb") == clean("1")
-    assert repository.committed() == clean("resolved")
+    rewording = {"GIT_SEQUENCE_EDITOR": "sed -i s/^pick/reword/"}
+    repository.follow(
+        """
+reset -q --hard
+rebase -q main
+rebase -q -i HEAD~1""",
+        **rewording,
+    )
+    assert repository.committed("c.ipynb") == clean("1") and repository.committed() == clean("resolved")
     assert repository.leftovers() == []
     # Git calls no hook for a commit that it only copies: what skipped the hook comes along, as the page says.
     repository.stage("1", "d.ipynb")
     repository.commit("--no-verify")
-    repository.git("checkout -q main")
-    repository.git("cherry-pick topic")
+    repository.follow("""
+checkout -q main
+cherry-pick topic""")
     assert repository.committed("d.ipynb") == notebook("1")
     assert b"d.ipynb was committed with results of a run" in repository.check().stderr
 
@@ -915,7 +931,7 @@ def test_another_hook_stays_and_can_call_ours(plain):
     plain.stage("1")
     plain.git("commit -q --amend -m", "better words")
     assert (plain.folder / "other-ran").read_text().count("\n") == 3
-    assert b"still calls" in plain.install("--uninstall")
+    assert "still calls" in plain.install("--uninstall")
     assert other.read_bytes() == chained
     other.unlink()
     merging = other.with_name("pre-merge-commit")
@@ -936,7 +952,7 @@ def test_a_hooks_path_stays(plain):
     plain.git("config core.hooksPath .githooks")
     plain.install()
     plain.strips("1")
-    assert b"core.hooksPath is still" in plain.install("--uninstall")
+    assert "core.hooksPath is still" in plain.install("--uninstall")
     assert plain.git("config core.hooksPath") == b".githooks\n"
     assert (plain.folder / ".githooks/pre-commit").exists()
     assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
