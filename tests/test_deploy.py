@@ -230,22 +230,22 @@ def test_verdict_reads_the_table(deadline_us, status, loop, lab, rng):
 
 
 def test_the_table_of_a_periodic_loop(loop):
-    printed = run(loop, "-p", 500, "-d", 60, "-n", 200, "-w", 20, "-e").stdout
+    run(loop, "-p", 500, "-n", 200, "-w", 20, "-e")
     ticks = table(loop)
     assert len(ticks) == 200 and ticks.warmup.sum() == 20
     assert (np.diff(ticks.intended_ns) == 500_000).all()
     assert (ticks.start_ns >= ticks.intended_ns).all() and (ticks.step_ns > 0).all() and (ticks.prepare_ns > 0).all()
     assert (ticks.latency_ns == ticks.start_ns - ticks.intended_ns + ticks.step_ns).all()
-    counts = ticks[["involuntary_switches", "minor_faults", "major_faults"]]
-    assert (counts >= 0).all(axis=None)
-    assert int(re.search(r"(\d+) longer than", printed)[1]) == (ticks.latency_ns[20:] > 60_000).sum()
+    assert (ticks[["involuntary_switches", "minor_faults", "major_faults"]] >= 0).all(axis=None)
 
 
-def test_the_deadline_counter_counts_the_latencies_above_it(loop):
+@pytest.mark.parametrize("warmup", [0, 20])
+def test_the_deadline_counter_counts_the_latencies_above_it_after_the_warm_up(warmup, loop):
     run(loop, "-p", 0, "-n", 2000)
     median_us = table(loop).latency_ns.median() / 1e3
-    printed = run(loop, "-p", 0, "-n", 2000, "-w", 0, "-d", median_us).stdout
-    assert int(re.search(r"(\d+) longer than", printed)[1]) == (table(loop).latency_ns > 1e3 * median_us).sum()
+    printed = run(loop, "-p", 0, "-n", 2000, "-w", warmup, "-d", median_us).stdout
+    late = table(loop).latency_ns[warmup:] > 1e3 * median_us
+    assert int(re.search(r"(\d+) longer than", printed)[1]) == late.sum()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
@@ -280,21 +280,11 @@ def test_what_is_not_allowed_is_reported_and_the_loop_runs(loop):
     assert len(table(loop)) == 50
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "-p -1",
-        "-d 0",
-        "-n none",
-        "-f 100",
-        "extra",
-        "-x",
-        "-i missing.f32",
-        "-i odd.f32",
-        "-o no/file.csv",
-        "-b odd.f32",
-    ],
-)
+BAD = ("-p -1", "-d 0", "-n none", "-f 100", "extra", "-x")
+BAD_FILES = ("-i missing.f32", "-i odd.f32", "-o no/file.csv", "-b odd.f32")
+
+
+@pytest.mark.parametrize("options", [*BAD, *BAD_FILES])
 def test_bad_input_is_refused_in_a_line(options, loop):
     np.zeros(FEATURES + 1, np.float32).tofile(loop.parent / "odd.f32")
     done = run(loop, *options.split(), status=2)

@@ -109,11 +109,8 @@ def test_the_names_agree_with_the_file_of_the_kernel(libraries, name):
     assert (fields["vendor_id"], fields["model name"]) == (kind.vendor, brand.rstrip(b"\0").decode())
     assert kind.cpuinfo(cpu * 2).count(kind.model_name) == 2
     family, model = {"sse": (6, 44), "haswell": (6, 60), "skylake-server": (6, 85), "genoa": (25, 17)}[name]
-    assert (fields["cpu family"], fields["model"], fields["stepping"]) == (
-        str(family),
-        str(model),
-        str(read(1)[0] & 15),
-    )
+    numbers = [int(fields[name]) for name in ("cpu family", "model", "stepping")]
+    assert numbers == [family, model, read(1)[0] & 15]
     assert set(fields["flags"].split()) == processors.flags_in(read) - {"osxsave"} | {"fpu", "sse4_2", "hypervisor"}
     assert highest == kind.highest_leaf
 
