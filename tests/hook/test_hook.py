@@ -455,12 +455,10 @@ def test_a_submodule_can_have_the_hook_itself(repository, plain):
 @pytest.mark.heavy
 def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain):
     plain.install()
-    plain.strips("first")
-    plain.git("checkout -q --detach")
-    plain.strips("detached")
-    plain.git("checkout -q --orphan new")
-    plain.strips("orphan")
-    assert plain.git("rev-list --count HEAD") == b"1\n"
+    for number, before in enumerate(("status", "checkout -q --detach", "checkout -q --orphan new")):
+        plain.git(before)
+        plain.strips(str(number))
+    assert plain.parents() == 0
 
 
 STAGING = ["-a", "-i -- a.ipynb", "-o -- a.ipynb"]
@@ -517,15 +515,13 @@ def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
 
 @pytest.mark.heavy
 def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
-    for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
-        elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
-        repository.stage(f"{number}", "deep/er/b.ipynb")
-        repository.strips(f"{number} here", cwd=cwd, **elsewhere)
-        assert repository.committed("deep/er/b.ipynb") == clean(f"{number}")
+    repository.stage("0", "deep/er/b.ipynb")
+    repository.strips("1", cwd=repository.folder / "deep/er")
+    assert repository.committed("deep/er/b.ipynb") == clean("0")
+    repository.strips("2", cwd=tmp_path, GIT_DIR="work/.git", GIT_WORK_TREE="work")
     other = {"GIT_INDEX_FILE": tmp_path / "other-index"}
     repository.stage("other index", add=False)
-    repository.git("read-tree HEAD", **other)
-    repository.git("add a.ipynb", **other)
+    repository.follow("read-tree HEAD\nadd a.ipynb", **other)
     repository.commit(**other)
     assert repository.committed() == clean("other index")
 
@@ -728,35 +724,29 @@ def stand_in(file: Path, log: Path, usable: bool = True) -> Path:
 
 def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(repository, tmp_path):
     linked = repository.linked()
-    log = tmp_path / "log"
+    log, chosen = tmp_path / "log", tmp_path / "chosen"
     environment = {
         "PATH": f"{repository.tools}:{tmp_path / 'path3'}:{tmp_path / 'path'}",
         "VIRTUAL_ENV": tmp_path / "virtual",
         "CONDA_PREFIX": tmp_path / "conda env",
     }
-    stored = stand_in(tmp_path / "stored one/python", log)
+    places = ["stored one/python", "virtual/bin/python", "conda env/bin/python", "path3/python3", "path/python"]
+    stored, *others = (tmp_path / place for place in places)
+    of_checkouts = [place.folder / ".venv/bin/python" for place in (linked, repository)]
+    in_order = [stand_in(python, log) for python in (stored, *of_checkouts, *others)]
     repository.git("config lstmtrt.python", stored)
-    in_order = [
-        stored,
-        stand_in(linked.folder / ".venv/bin/python", log),
-        stand_in(repository.folder / ".venv/bin/python", log),
-        stand_in(tmp_path / "virtual/bin/python", log),
-        stand_in(tmp_path / "conda env/bin/python", log),
-        stand_in(tmp_path / "path3/python3", log),
-        stand_in(tmp_path / "path/python", log),
-    ]
     for text in (b"1\n", b"2\n"):
         linked.write("text", text)
         log.unlink(missing_ok=True)  # HEAD has notebooks at first, and the commit might amend it
         linked.commit(**environment)
     assert not log.exists(), "a commit without notebooks starts no Python"
     for number, python in enumerate(in_order, 1):
-        stand_in(python, tmp_path / "chosen")
+        stand_in(python, chosen)
         linked.stage(str(number))
         linked.commit(**environment)
-        assert (tmp_path / "chosen").read_text().count("\n") == 1, python
+        assert chosen.read_text().count("\n") == 1, python
         assert not log.exists(), "another Python was asked"
-        (tmp_path / "chosen").unlink()
+        chosen.unlink()
         # The next one's turn: where this one is gone, and where it lacks nbstripout.
         if number % 2:
             python.unlink()
@@ -764,8 +754,7 @@ def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(rep
             stand_in(python, log, usable=False)
     linked.write("text", b"last\n")
     linked.commit(**environment)
-    linked.git("commit -q --amend -m", "other words", **environment)
-    linked.git("commit -q --allow-empty -m empty", **environment)
+    linked.follow("commit -q --amend -m reworded\ncommit -q --allow-empty -m empty", **environment)
     linked.stage("1", "it is.ipynb")
     message = linked.refused("-m", "x", **environment)
     assert "it is.ipynb is staged" in message and "run make hook, or activate an environment" in message
@@ -1030,16 +1019,15 @@ def test_removing_the_filter_restores_everything(plain):
 def test_another_filter_stays(plain):
     configuration = plain.folder / ".git/config"
     for name in ("clean", "extrakeys"):
-        plain.git("config", f"filter.nbstripout.{name}", "my-own nbstripout")
+        plain.git(f"config filter.nbstripout.{name}", "my-own nbstripout")
         before = configuration.read_bytes()
         assert f"filter.nbstripout.{name} is set to 'my-own nbstripout'" in plain.install_refused("--filter")
         plain.install("--uninstall")
         assert configuration.read_bytes() == before
         plain.git("config --remove-section filter.nbstripout")
-    (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
-    assert "filter lfs" in plain.install_refused("--filter")
-    (plain.folder / ".gitattributes").write_text("*.IPYNB filter=lfs\n")
-    assert "filter lfs" in plain.install_refused("--filter")
+    for pattern in ("notebooks/*.ipynb", "*.IPYNB"):
+        (plain.folder / ".gitattributes").write_text(f"{pattern} filter=lfs\n")
+        assert "filter lfs" in plain.install_refused("--filter")
     assert not (plain.folder / ".git/info/attributes").exists()
 
 
@@ -1076,25 +1064,24 @@ def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain)
 
 
 def test_the_check_names_what_skipped_the_hook(repository):
-    repository.stage("1", "with out.ipynb")
-    for key, value in RUN.items():
-        repository.write(f"{key}.ipynb", notebook("1", ran=False, **{key: value}))
-    repository.write("tags.ipynb", clean().replace(b'"metadata": {},', b'"metadata": {"tags": []},'))
-    repository.write("injected.ipynb", notebook("1", ran=False, tags=("injected-parameters",)))
-    repository.write("empty.ipynb", b"")
+    ran = {key: notebook(ran=False, **{key: value}) for key, value in RUN.items()}
+    ran["injected"] = notebook(ran=False, tags=("injected-parameters",))
+    ran["tags"] = clean().replace(b'"metadata": {},', b'"metadata": {"tags": []},')
+    ran["with out"] = notebook()
+    for name, content in (ran | {"empty": b""}).items():
+        repository.write(f"{name}.ipynb", content)
     repository.commit("--no-verify")
     done = repository.check()
-    lines = done.stderr.decode().splitlines()
-    assert done.returncode == 1, done
-    assert lines[0].startswith("check-notebooks: empty.ipynb is empty")
-    for name, line in zip((*sorted({"injected", "tags", *RUN}), "with out"), lines[1:], strict=True):
-        start, command = line.removesuffix(" on it, then commit it").split(": run ")
-        assert start == f"check-notebooks: {name}.ipynb was committed with results of a run"
+    empty, *lines = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and empty.startswith("check-notebooks: empty.ipynb is empty")
+    found = [line.removesuffix(" on it, then commit it").split(": run ") for line in lines]
+    assert [start for start, _ in found] == [
+        f"check-notebooks: {name}.ipynb was committed with results of a run" for name in sorted(ran)
+    ]
     # The command that the last line names.
-    done = repository.run(*shlex.split(command), "with out.ipynb")
+    done = repository.run(*shlex.split(found[-1][1]), "with out.ipynb")
     assert done.returncode == 0 and (repository.folder / "with out.ipynb").read_bytes() == clean()
-    repository.git("rm -q --cached empty.ipynb")
-    repository.git("commit -q --amend --no-edit")
+    repository.follow("rm -q --cached empty.ipynb\ncommit -q --amend --no-edit")
     assert repository.check().returncode == 0
 
 
