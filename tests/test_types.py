@@ -46,6 +46,7 @@ def test_a_stub_has_the_names_of_the_registry(path):
     assert (ROOT / path).read_text() == stub(*STUBS[path]), "run python -m tests.test_types"
 
 
+# Loads all that the names need, PyTorch as well, where no test before did.
 @pytest.mark.parametrize("module", [lab, plots])
 def test_what_a_stub_names_exists(module):
     assert [name for name in dir(module) if not hasattr(module, name)] == []
