@@ -1,4 +1,4 @@
-"""What the tests share: the seed, a cache of their own, a clock set by hand, and the command line."""
+"""What the tests share: the seed, a cache of their own, a clock set by hand, a machine, recordings, commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.process import Process
 from lstm_trt.runtimes import openvino
+from lstm_trt.store import files
+from lstm_trt.store.schema import Recording
 from tests.support import failure_report, times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -301,20 +304,61 @@ def lab(monkeypatch):
         given = list(map(str, arguments))
         if process:
             module = PROGRAMS[given.pop(0)][0] if given and given[0] in PROGRAMS else "lstm_trt"
-            return subprocess.run(
-                [sys.executable, "-m", module, *given],
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                cwd=cwd,
-                env={**os.environ, **environment},
-            )
+            own = {**os.environ, **environment}
+            return ran(sys.executable, "-m", module, *given, status=None, timeout=timeout, cwd=cwd, env=own)
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
             return run_here(given, cwd)
 
     return run
+
+
+def ran(*command: object, status: int | None = 0, **how: Any) -> subprocess.CompletedProcess:
+    """A process in the root of the checkout, with its output as text; it must end with `status` (None: with any)."""
+    done = subprocess.run([str(word) for word in command], **{"cwd": ROOT, "capture_output": True, "text": True, **how})
+    assert status in (None, done.returncode), done
+    return done
+
+
+class Machine:
+    """What a test plants of the machine until it ends: folders of its own, a compiler, packages."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.monkeypatch, self.folder = monkeypatch, folder
+
+    def own_folders(self, cache: str = "", locks: str = "") -> None:
+        """The cache and the timing locks lie in these folders below `folder`."""
+        self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.folder / cache))
+        self.monkeypatch.setenv("LSTM_TRT_LOCKS", str(self.folder / locks))
+
+    def compiler(self, command: str = "no-such-compiler") -> None:
+        """The only C compiler."""
+        self.monkeypatch.setenv("CC", command)
+
+    def without(self, *packages: str) -> None:
+        """These packages are not installed."""
+        for name in packages:
+            self.monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Write recordings into a folder of the test, which is made: as given, or planted ones of these hidden sizes."""
+    from tests.lstm_trt.store.test_store import planted
+
+    def write(*recordings: Recording | int, into: str | Path = "") -> Path:
+        folder = files.make_folder(tmp_path / into)
+        for each in recordings:
+            files.write(planted(each) if isinstance(each, int) else each, folder)
+        return folder
+
+    return write
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ def numbers(name, *shape):
     return numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype(np.float32), name)
 
 
-def model_of(nodes, inputs, outputs, constants=(), domains=()):
+def model_of(nodes, inputs, outputs, constants=()):
     graph = helper.make_graph(list(nodes), "own", list(inputs), list(outputs), list(constants))
-    opsets = [helper.make_opsetid("", 18), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    opsets = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -145,12 +145,6 @@ def selected():
     ]
     zero = numpy_helper.from_array(np.array(0, np.float32), "zero")
     return model_of(nodes, [value("x", [8])], [value("y", ["some"])], [zero])
-
-
-def of_another_domain():
-    """An operator that only its own runtime knows."""
-    node = helper.make_node("Mystery", ["x"], ["y"], domain="my.company")
-    return model_of([node], [value("x", [2])], [value("y", [2])], domains=["my.company"])
 
 
 def branch(name, nodes, result, constants=()):
