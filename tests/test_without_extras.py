@@ -218,11 +218,6 @@ def linked(tmp_path_factory) -> Path:
     return folder
 
 
-#: Of the module of `TorchNetwork`, which asks for a name of PyTorch while it is imported.
-NOT_INTROSPECTED = pytest.mark.xfail(strict=True, reason="importing lstm_onnx.torch_network raises NotInstalled")
-
-
-@NOT_INTROSPECTED
 def test_introspection_finds_every_name(linked):
     """As where the plain package is installed: only what it depends on can be imported or is said to be there."""
     code = f"import sys; sys.path = [{str(ROOT)!r}, {str(linked)!r}, *sys.path]\n"
@@ -232,7 +227,6 @@ def test_introspection_finds_every_name(linked):
     assert lacking == {"lstm_trt": [], "lstm_judge.plots": [], "lstm_literature": []}
 
 
-@NOT_INTROSPECTED
 @pytest.mark.heavy
 def test_introspection_of_an_installation_finds_every_name(installed):
     assert not any(installed.printed(INTROSPECT).values())
