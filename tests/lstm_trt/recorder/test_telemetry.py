@@ -19,6 +19,7 @@ import types
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -87,26 +88,12 @@ def shim(tmp_path_factory) -> Path:
     return library
 
 
+@dataclass
 class Noted:
-    """What recordings on some runtimes state, ask of the network, and leave in the user's home and cache.
+    """What recordings on some runtimes state, ask of the network, and leave in the user's home and cache."""
 
-    They are made in a process that starts here; `end` waits for it. `expected`: hosts that are asked for sooner or
-    later, after which it need not last any longer.
-    """
-
-    def __init__(
-        self, shim: Path, folder: Path, names: list[str], seconds: float, expected: Sequence[str] = (), **variables: str
-    ) -> None:
-        self.folder, self.log = folder, folder / "log"
-        (folder / "home").mkdir(exist_ok=True)
-        self.log.touch()
-        environment = {name: value for name, value in os.environ.items() if name not in CI}
-        environment |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
-        environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(self.log)}
-        environment |= {"PYTHONPATH": str(ROOT), **variables}
-        command = [sys.executable, "-c", RECORD, json.dumps([names, seconds, expected])]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+    folder: Path
+    process: subprocess.Popen
 
     @cached_property
     def stated(self) -> dict[str, dict[str, str]]:
@@ -116,14 +103,24 @@ class Noted:
         return json.loads(printed)
 
     def asked(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        return (self.folder / "log").read_text().splitlines()
 
-    def in_home(self) -> list[str]:
-        home = self.folder / "home"
-        return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+    def files(self, place: str, pattern: str) -> list[str]:
+        return sorted(str(path.relative_to(self.folder / place)) for path in (self.folder / place).glob(pattern))
 
-    def in_cache(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "cache").iterdir())
+
+def start_recording(
+    shim: Path, folder: Path, names: list[str], seconds: float, expected: Sequence[str] = (), **variables: str
+) -> Noted:
+    """Record in a process that starts here; `expected`: hosts after which it need not last any longer."""
+    (folder / "home").mkdir(exist_ok=True)
+    (folder / "log").touch()
+    environment = {name: value for name, value in os.environ.items() if name not in CI}
+    environment |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(folder / "log"), **variables}
+    command = [sys.executable, "-c", RECORD, json.dumps([names, seconds, expected])]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return Noted(folder, subprocess.Popen(command, cwd=folder, env=environment, **pipes))
 
 
 def ready(names: Iterable[str]) -> list[str]:
@@ -146,15 +143,16 @@ def start(shim, tmp_path_factory):
     started: dict[str, Noted] = {}
 
     def noted(kind: str) -> Noted:
-        if kind not in started:
-            folder = tmp_path_factory.mktemp("noted")
-            if kind == "on":
-                consents_to_openvino(folder / "home", "1")
-                hosts = [HOSTS[name] for name in sending()]
-                started[kind] = Noted(shim, folder, sending(), 300, hosts, **{libraries.ORT_VARIABLE: "0"})
-            else:
-                names = [COMPILED] if kind == "compiled" else [name for name in RUNTIMES if name != COMPILED]
-                started[kind] = Noted(shim, folder, ready(names), 12.5)
+        if kind in started:
+            return started[kind]
+        folder = tmp_path_factory.mktemp("noted")
+        if kind == "on":
+            consents_to_openvino(folder / "home", "1")
+            hosts, names = [HOSTS[name] for name in sending()], sending()
+            started[kind] = start_recording(shim, folder, names, 300, hosts, **{libraries.ORT_VARIABLE: "0"})
+        else:
+            names = [name for name in RUNTIMES if (name == COMPILED) == (kind == "compiled")]
+            started[kind] = start_recording(shim, folder, ready(names), 12.5)
         return started[kind]
 
     yield noted
@@ -175,8 +173,7 @@ def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
         start("on")  # for the next test: both wait most of the time
     stated = noted.stated
     assert "onnxruntime" in stated or kind == "compiled"
-    assert (noted.asked(), noted.in_home()) == ([], [])
-    assert noted.in_cache() == ["lstm_trt"]
+    assert (noted.asked(), noted.files("home", "**/*"), noted.files("cache", "*")) == ([], [], ["lstm_trt"])
     assert stated == {
         name: {name: "off"} if name in libraries.SENDS_SINCE and libraries.sends(name, installed_version(name)) else {}
         for name in stated
@@ -191,7 +188,8 @@ def test_telemetry_that_a_user_turns_on_is_kept_and_seen(start, name, host):
     noted = start("on")
     assert noted.stated[name] == {name: "on"}
     assert any(host in line for line in noted.asked())
-    assert "intel/stats" in noted.in_home() if name == "openvino" else "Microsoft" in noted.in_cache()
+    place, pattern = ("home", "intel/stats") if name == "openvino" else ("cache", "Microsoft")
+    assert noted.files(place, pattern)
 
 
 def consents_to_openvino(home: Path, answer: str) -> None:

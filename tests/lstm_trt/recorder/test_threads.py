@@ -22,16 +22,13 @@ from tests.conftest import rest_is_heavy
 ON_CPU = [name for name in registry.table("RUNTIMES") if "cpu" in load_runtime(name).DEVICES]
 
 
-def cpu_times(process: int) -> dict[tuple[str, str], int]:
-    """Number and name of each thread of a process -> its CPU time in ns."""
-    found = {}
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        spent_ns = (thread / "schedstat").read_text().split()[0]
-        found[thread.name, (thread / "comm").read_text()] = int(spent_ns)
-    return found
+def cpu_times(process: int) -> dict[str, int]:
+    """Number of each thread of a process -> its CPU time in ns."""
+    folder = Path(f"/proc/{process}/task")
+    return {thread.name: int((thread / "schedstat").read_text().split()[0]) for thread in folder.iterdir()}
 
 
-def ran_beside(tmp_path, workload, runtime: str, threads: int = 1) -> list[set[tuple[str, str]]]:
+def ran_beside(tmp_path, workload, runtime: str, threads: int = 1) -> list[set[str]]:
     """The threads beside the timed one that ran during the trials of two recordings of one process.
 
     Looked at between blocks, and at the end while a control run is timed; in the first recording after a block, since
@@ -44,15 +41,15 @@ def ran_beside(tmp_path, workload, runtime: str, threads: int = 1) -> list[set[t
     def look(message: dict) -> None:
         if message["event"] == "progress" or message.get("stage") == "control":
             (worker,) = pool._workers.values()
-            looks.append((str(worker.child.pid), cpu_times(worker.child.pid)))
+            looks.append(cpu_times(worker.child.pid))
+            looks[-1].pop(str(worker.child.pid))
 
     with WorkerPool() as pool:
         for seed, first in enumerate((1, 0)):
             protocol = Protocol(trials=200, block_trials=50, seed=seed)
             configuration = describe(workload, runtime, protocol, Options(threads=threads))
             pool.record_configuration(configuration, 0, tmp_path, look, control=True).check()
-            (timed, before), (_, after) = looks[first], looks[-1]
-            found.append({each for each in after if after[each] != before.get(each) and each[0] != timed})
+            found.append({thread for thread, _ in looks[-1].items() - looks[first].items()})
             looks.clear()
     return found
 

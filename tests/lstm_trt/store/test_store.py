@@ -123,7 +123,8 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
         "short": "not a valid Parquet file",
     }.items():
         assert expected in refused("summarize", files[name])
-    assert str(files["bare"]) in refused("summarize", files["bare"], files["empty"])
+    said = refused("summarize", files["bare"], files["empty"])
+    assert str(files["bare"]) in said or str(files["empty"]) in said
 
 
 @pytest.mark.parametrize("command", ["summarize", "outliers", "verdict", "compare", "scaling", "replay"])
@@ -139,32 +140,12 @@ def test_a_truncated_recording_is_a_line_and_the_rest_of_the_folder_is_read(tmp_
     assert len(lines) == 1 and path.name in lines[0] and "the rest is read; a sweep with the same --out" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "columns"),
-    [
-        ("trial", np.arange(1, 21), None),
-        ("trial", np.arange(1, 21), ("trial",)),
-        ("trial", np.arange(20)[::-1], None),
-        ("latency_ns", np.full(20, -1), None),
-        ("latency_ns", np.full(20, -1), ("latency_ns", "warmup")),
-        ("start_ns", np.arange(20)[::-1], None),
-        ("latency_ns", np.arange(20) + 0.5, None),
-        ("round", "x", None),
-        ("provenance", [], None),
-        ("part", "x", None),
-    ],
-)
-def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, name, values, columns):
-    """As another program may have written it."""
-    table = pq.read_table(store_files.write(planted(), tmp_path))
-    if name in table.column_names:
-        table = table.set_column(table.column_names.index(name), name, pa.array(values))
-    else:
-        table = described(table, **{name: values})
-    path = tmp_path / "changed.parquet"
-    pq.write_table(table, path)
+@pytest.mark.parametrize(("name", "value"), [("round", "x"), ("provenance", []), ("part", "x")])
+def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, name, value):
+    path = store_files.write(planted(), tmp_path)
+    pq.write_table(described(pq.read_table(path), **{name: value}), path)
     with pytest.raises(StoreError):
-        store_files.read(path, columns)
+        store_files.read(path)
 
 
 def unreadable(error: Exception, monkeypatch) -> None:
@@ -518,23 +499,28 @@ def trials(request, tmp_path) -> tuple[Path, pa.Table]:
     return path, pq.read_table(path)
 
 
-@pytest.mark.parametrize("name", schema.REQUIRED)
-def test_a_column_whose_name_or_values_are_damaged_is_missing(name, trials):
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *(("trial", values) for values in (range(1, 21), range(19, -1, -1))),
+        ("start_ns", range(19, -1, -1)),
+        *(("latency_ns", values) for values in ([-1] * 20, [0.5] * 20, [[1.5]] * 20, ["a"] * 20, [b"\xff"] * 20)),
+        *((name, pa.nulls(20)) for name in schema.REQUIRED),
+        *((name, None) for name in schema.REQUIRED),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_column_that_is_damaged_or_has_another_name_is_refused_where_it_is_read(name, values, trials):
+    """As another program may have written it."""
     path, table = trials
-    renamed = table.rename_columns(["damaged" if old == name else old for old in table.column_names])
-    nulls = pa.nulls(len(table), table.schema.field(name).type)
-    for damaged in (renamed, table.set_column(table.column_names.index(name), name, nulls)):
-        pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
-        for columns in (None, schema.REQUIRED):
-            with pytest.raises(StoreError):
-                list(folders.read_many(path.parent, columns))
+    place = table.column_names.index(name)
+    if values is None:
+        damaged = table.rename_columns([*table.column_names[:place], "damaged", *table.column_names[place + 1 :]])
+    else:
+        damaged = table.set_column(place, name, pa.array(values))
+    pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
+    for columns in (None, [name], schema.REQUIRED):
+        with pytest.raises(StoreError):
+            list(folders.read_many(path.parent, columns))
+    if values is None or name == "latency_ns":
         assert list(folders.read_many(path.parent, set(schema.REQUIRED) - {name}))
-
-
-@pytest.mark.parametrize("values", [[1.5], "a", b"\xff"])
-def test_a_column_of_another_type_is_refused(values, trials):
-    path, table = trials
-    place = table.column_names.index("latency_ns")
-    pq.write_table(table.set_column(place, "latency_ns", pa.array([values] * len(table))), path)
-    with pytest.raises(StoreError):
-        list(folders.read_many(path.parent))
