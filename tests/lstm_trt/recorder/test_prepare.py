@@ -142,7 +142,8 @@ def test_python_refuses_the_same():
 def prepared_and_not(folder, rows: int = 20) -> list[Recording]:
     """A recording that is prepared, and one that is not, in a folder."""
     usual = planted(8, rows=rows)
-    asked = replace(planted(8, rows=rows, prepare_ns=np.arange(rows)), provenance={"prepare_us": 1.25})
+    asked = planted(8, rows=rows, prepare_ns=np.arange(rows))
+    asked.provenance["prepare_us"] = 1.25
     asked = replace(asked, configuration=replace(usual.configuration, options=PREPARED))
     for recording in (asked, usual):
         files.write(recording, folder)
