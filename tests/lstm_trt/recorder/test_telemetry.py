@@ -330,20 +330,19 @@ def burn(cpu_ms: float) -> None:
 
 
 def test_cpu_time_of_threads_that_have_ended_is_seen():
-    """A pool that works in every block, and a thread that lives within the second."""
+    """A pool that works in every block, and in the second a thread that has ended when it is read."""
     blocks = []
     with ThreadPoolExecutor(1) as pool, Watcher(linux.allowed_cores()[:1], "cpu") as watcher:
         pool.submit(burn, 1).result()
         before = watcher.read()
         if before["threads_cpu_ns"] is None:
             pytest.skip("this system has no clocks of threads")
-        for number in range(3):
+        for stray_ms in (0, 30, 0):
             burn(40)  # the timed thread
             pool.submit(burn, 20).result()
-            if number == 1:
-                short = threading.Thread(target=burn, args=(30,))
-                short.start()
-                short.join()
+            stray = threading.Thread(target=burn, args=(stray_ms,))
+            stray.start()
+            stray.join()
             after = watcher.read()
             blocks.append(difference(before, after))
             before = after
