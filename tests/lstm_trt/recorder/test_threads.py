@@ -54,6 +54,7 @@ def ran_beside(tmp_path, workload, runtime: str, threads: int = 1) -> list[set[s
     return found
 
 
+# Two threads of PyTorch wait for each other by spinning: a minute where other programs use the cores.
 @pytest.mark.parametrize("name", rest_is_heavy(ON_CPU, ("onnxruntime", "c").__contains__))
 def test_no_thread_but_the_runtimes_own_runs_in_the_timed_process(tmp_path, name):
     """Of one thread that is the timed one, of two one more at most."""
