@@ -48,7 +48,7 @@ def test_what_is_prepared_has_a_column_of_its_own_and_is_not_in_the_latency(manu
         calls.append("prepare")
         manual_clock.advance(10_000 * len(calls))
 
-    protocol = periodic(100_000, trials=90, warmup=5, block_trials=50, settle=2)
+    protocol = periodic(5_000, trials=90, warmup=5, block_trials=50, settle=2)
     trials = run_trials(step, protocol, prepare_next=prepare_next)
     assert calls == ["step", "prepare"] * 97  # those of warm-up, too
     prepare_ns = trials.columns["prepare_ns"]
