@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lstm_trt.config.errors import UsageError
 from tests.support.planted_graphs import recurrent
 
 FLOAT = TensorProto.FLOAT
@@ -202,3 +206,11 @@ def saved(model, folder, name="network"):
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path
+
+
+@contextmanager
+def one_line(words, kind=UsageError):
+    """What follows is refused with these words, a pattern, in one line."""
+    with pytest.raises(kind, match=words) as refusal:
+        yield refusal
+    assert "\n" not in str(refusal.value)
