@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,14 +23,13 @@ from onnx import helper, numpy_helper
 from torch.nn.functional import elu, hardsigmoid, leaky_relu
 
 import lstm_trt
-from lstm_onnx.c import export as c_export, file as c_file_module, runtime as c
-from lstm_onnx.c.compile import LoadedNetwork, find_compiler
+from lstm_onnx.c import file as c_file_module, runtime as c
+from lstm_onnx.c.compile import find_compiler
 from lstm_onnx.c.export import with_packed_weights
 from lstm_onnx.c.file import c_file
 from lstm_onnx.c.targets import TARGETS, native_target
 from lstm_onnx.c.weights import as_packed, in_pairs
-from lstm_onnx.read_onnx import run_onnxruntime
-from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
 from lstm_trt.export.network import to_bfloat16
 from lstm_trt.export.sizes import static_model
@@ -966,111 +965,6 @@ def test_what_is_not_generated_is_named(case):
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def two_layers() -> onnx.ModelProto:
-    """Two GRU operators: one with the state h0 -> Y_h, and one from zero, with the state z_h."""
-    model, other = recurrent("GRU", (2, 1, 3, 4)), recurrent("GRU", (2, 1, 3, 4), states=False).graph.node[0]
-    other.output[:] = ["z", "z_h"]
-    model.graph.node.append(other)
-    model.graph.output.append(value("z_h", [1, 1, 4]))
-    return model
-
-
-STATES = {
-    "of another layer": (two_layers(), {"h0": "z_h"}, "must be carried as well"),
-    "one of two layers": (two_layers(), {"h0": "Y_h"}, "layer 2 begins each call from zero"),
-    "backwards": (recurrent("GRU", (2, 1, 3, 4), direction="reverse"), {"h0": "Y_h"}, "reads the sequence backwards"),
-}
-
-
-@pytest.mark.parametrize("case", STATES)
-def test_states_that_cannot_be_carried_are_refused(case):
-    model, carried, message = STATES[case]
-    states = [State(before, after, (1, 1, 4)) for before, after in carried.items()]
-    with pytest.raises(BuildFailed, match=message):
-        c_file(None, model.SerializeToString(), TARGETS["x86-64"], "network", states=states)
-
-
-def as_measured(file: c_file_module.CFile) -> LoadedNetwork:
-    """The library with which `export_c` measured the error, from the cache: its head does not state the error."""
-    return LoadedNetwork(replace(file, included=False, error="not measured"), find_compiler())
-
-
-KEPT = {
-    "exchanged": (recurrent("LSTM", (2, 1, 3, 4)), {"h0": "Y_c", "c0": "Y_h"}, (1, 1, 4)),
-    "a delay": (
-        model_of(
-            [
-                helper.make_node("Concat", ["a", "b", "x"], ["all"], axis=0),
-                helper.make_node("Slice", ["all", "AXES", "four"], ["b_"]),
-                helper.make_node("Identity", ["b"], ["a_"]),
-                helper.make_node("Sub", ["a", "x"], ["y"]),
-            ],
-            [value(name, (4, 3)) for name in "xab"],
-            [value(name, (4, 3)) for name in ("y", "a_", "b_")],
-            [constant("AXES", 7), constant("four", 11)],
-        ),
-        {"a": "a_", "b": "b_"},
-        (4, 3),
-    ),
-}
-
-
-@pytest.mark.heavy
-@needs_compiler
-@pytest.mark.parametrize("case", KEPT)
-def test_states_that_no_layer_carries(case, rng):
-    """As ONNX Runtime computes them, called by hand."""
-    model, carried, shape = KEPT[case]
-    states = [State(before, after, shape) for before, after in carried.items()]
-    content = model.SerializeToString()
-    file = c_file(None, content, TARGETS[RUNNABLE[0]], "network", states=states, include_weights=False)
-    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
-    (name,) = shapes.keys() - carried.keys()
-    sets = [{name: rng.standard_normal(shapes[name]).astype(np.float32)} for _ in range(5)]
-    x, expected = np.empty(shapes[name], np.float32), run_onnxruntime(content, sets, states)
-    outputs = {each: np.empty(expected[0][each].shape, np.float32) for each in file.reader.output_names}
-    compiled = loaded(file, "-O1")
-    call, reset = compiled.bound("step", x, *outputs.values()), compiled.bound("reset")
-    for _ in range(2):
-        for inputs, answers in zip(sets, expected, strict=True):
-            x[...] = inputs[name]
-            call()
-            assert all(np.abs(array - answers[each]).max() < 2e-6 for each, array in outputs.items())
-        reset()
-
-
-@pytest.mark.heavy
-@needs_compiler
-@pytest.mark.parametrize(("pads", "functions"), [((2, 0), {"run", "step"}), ((1, 1), {"run"})])
-def test_a_causal_convolution_has_a_step(pads, functions, rng, tmp_path):
-    """Its calls give what the window gives; one that needs later samples has none."""
-    module = Module(
-        lambda parts, x: parts["gru"](torch.relu(parts["conv"](torch.nn.functional.pad(x, pads)).permute(2, 0, 1)))[0],
-        conv=torch.nn.Conv1d(3, 18, 3),
-        gru=torch.nn.GRU(18, 20),
-    )
-    axes = {"x": {2: "time"}, "y": {0: "time"}}
-    torch.onnx.export(
-        module, (torch.zeros(1, 3, 8),), tmp_path / "causal.onnx", input_names=["x"], output_names=["y"],
-        dynamic_axes=axes, dynamo=False,
-    )  # fmt: skip
-    network = lstm_trt.OnnxNetwork(tmp_path / "causal.onnx", sizes={"time": 12})
-    written = lstm_trt.export_c(network, tmp_path, name="causal")
-    assert written.samples.keys() == functions and written.error < 2e-6
-    if "step" in functions:
-        compiled = as_measured(written.file)
-        x, y = rng.standard_normal((3, 12)).astype(np.float32), np.empty((12, 20), np.float32)
-        sample, answer = np.empty(3, np.float32), np.empty(20, np.float32)
-        run, step, reset = compiled.bound("run", x, y), compiled.bound("step", sample, answer), compiled.bound("reset")
-        run()
-        for _ in range(2):
-            reset()
-            for place in range(12):
-                sample[...] = x[:, place]
-                step()
-                assert np.abs(answer - y[place]).max() < 2e-6
-
-
 # PyTorch modules and networks of other exporters
 
 
@@ -1085,221 +979,6 @@ class Module(torch.nn.Module):
         return self.function(self.parts, *inputs)
 
 
-def history(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
-    """A convolution of the current and the two earlier samples, (time, 1, 3)."""
-    return torch.relu(parts["conv"](torch.nn.functional.pad(x.permute(1, 2, 0), (2, 0))).permute(2, 0, 1))
-
-
-#: Function of a module, and whether it can take samples one after another as they lie in memory.
-LENGTHS = {
-    "last state": (lambda parts, x: parts["gru"](x), True),
-    "history": (lambda parts, x: parts["gru"](history(parts, x)[..., :3])[0], True),
-    "along time": (lambda parts, x: torch.softmax(parts["gru"](x)[0], 0), False),
-    "only the window": (lambda parts, x: x - x[:1] + parts["gru"](x)[0][..., :3], False),
-    "channels first": (lambda parts, x: parts["gru"](x)[0].permute(1, 2, 0), False),
-}
-
-
-@needs_compiler
-@pytest.mark.parametrize("name", rest_is_heavy(LENGTHS, lambda name: name == next(iter(LENGTHS))))
-def test_any_number_of_samples(name, rng, tmp_path):
-    """`run_n` gives what the module does; it is absent where that is not sample after sample in the order of memory."""
-    function, possible = LENGTHS[name]
-    module = Module(function, gru=torch.nn.GRU(3, 20), conv=torch.nn.Conv1d(3, 18, 3)).eval()
-    axes = {key: {2 * (key == "y" and name == "channels first"): "time"} for key in ("x", "y")}
-    torch.onnx.export(
-        module, (torch.zeros(8, 1, 3),), tmp_path / "own.onnx", input_names=["x"],
-        output_names=["y", "h"][: 1 + (name == "last state")], dynamic_axes=axes, dynamo=False,
-    )  # fmt: skip
-    written = lstm_trt.export_c(lstm_trt.OnnxNetwork(tmp_path / "own.onnx", sizes={"time": 8}), tmp_path, name="own")
-    assert written.samples["run"] == 8 and written.as_dict()["any_length"] is possible
-    assert ("own_run_n" in str(written)) is ("own_run_n" in (tmp_path / "own.h").read_text()) is possible
-    if not possible:
-        return
-    compiled = as_measured(written.file)
-    for samples in (0, 1, 7, 8, 9, 26):
-        x = torch.from_numpy(rng.standard_normal((samples, 1, 3)).astype(np.float32))
-        y, h = np.full((samples + 1, 20), 7, np.float32), np.zeros(20, np.float32)
-        compiled.bound("run_n", x.numpy(), y, *[h] * (name == "last state"))(ctypes.c_size_t(samples))
-        with torch.no_grad():
-            expected = module(x) if samples else (torch.zeros(0, 1, 20), torch.zeros(20))
-        expected = expected if isinstance(expected, tuple) else (expected, torch.zeros(20))
-        assert np.abs(y[:samples] - expected[0].numpy()[:, 0]).max(initial=0) < 2e-6 and (y[samples:] == 7).all()
-        assert np.abs(h - expected[1].numpy().ravel()).max() < 2e-6
-
-
-class Begins(torch.nn.Module):
-    """A layer with a first state: a constant, computed from an input, or an input; a dense layer behind."""
-
-    def __init__(self, kind: str, first: str, units: int = 17) -> None:
-        super().__init__()
-        self.layer, self.first = getattr(torch.nn, kind)(3, units), first
-        self.dense, self.of_input = torch.nn.Linear(units, 2), torch.nn.Linear(3, units)
-        states = [torch.nn.Parameter(0.7 * torch.randn(1, 1, units)) for _ in range(1 + (kind == "LSTM"))]
-        self.states = torch.nn.ParameterList(states)
-
-    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        states = tuple(self.states)
-        if self.first == "computed":
-            states = (torch.tanh(self.of_input(given[0]))[None],)
-        elif self.first == "an input":
-            states = given
-        y, _ = self.layer(x, states if len(states) > 1 else states[0])
-        return self.dense(y)
-
-
-def in_time(function: Callable) -> Module:
-    """A GRU, and what a function makes of its input and its output, both with time first."""
-    return Module(lambda parts, x: function(x, parts["gru"](x)[0]), gru=torch.nn.GRU(3, 17))
-
-
-def lagged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return y + torch.nn.functional.pad(y[:-1], (0, 0, 0, 0, 1, 0))
-
-
-#: Module with more inputs than x and their shapes, and whether it can be computed sample by sample.
-STEPS: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, tuple[int, ...]], bool]] = {
-    "a first state of an LSTM": (lambda: Begins("LSTM", "a constant"), {}, True),
-    "a first state of a GRU": (lambda: Begins("GRU", "a constant"), {}, True),
-    "a first state of an RNN": (lambda: Begins("RNN", "a constant"), {}, True),
-    "two layers": (lambda: Module(lambda p, x: p["b"](p["a"](x)), a=Begins("GRU", "a constant", 3), b=LATER), {}, True),
-    "a first state by an input": (lambda: Begins("GRU", "computed"), {"c": (1, 3)}, False),
-    "a first state that is an input": (lambda: Begins("GRU", "an input"), {"c": (1, 1, 17)}, False),
-    "the sample before": (lambda: in_time(lagged), {}, False),
-    "the difference from the sample before": (lambda: in_time(lambda x, y: y[1:] - y[:-1]), {}, False),
-    "without the mean": (lambda: in_time(lambda x, y: y - y.mean(0)), {}, False),
-    "a softmax along time": (lambda: in_time(lambda x, y: torch.softmax(y, 0)), {}, False),
-    "nothing but samples": (lambda: in_time(lambda x, y: torch.cat([torch.sigmoid(y), x], -1)), {}, True),
-}
-
-LIGHT = ("a first state by an input",)
-
-LATER = Begins("LSTM", "a constant")
-LATER.layer = torch.nn.LSTM(2, 17)
-
-
-def with_open_time(module: torch.nn.Module, more: Mapping[str, tuple[int, ...]], folder: Path) -> lstm_trt.OnnxNetwork:
-    """The module as a file with a symbolic number of samples, of which it has 12."""
-    names, path = ["x", *more], folder / "own.onnx"
-    example = (torch.randn(12, 1, 3), *(torch.randn(shape) for shape in more.values()))
-    torch.onnx.export(
-        module.eval(), example, path, input_names=names, output_names=["y"], dynamo=False,
-        dynamic_axes={"x": {0: "time"}, "y": {0: "time"}},
-    )  # fmt: skip
-    return lstm_trt.OnnxNetwork(path, sizes={"time": 12})
-
-
-def steps_differ_by(file: c_file_module.CFile, x: np.ndarray, more: Sequence[np.ndarray] = ()) -> float:
-    """The largest difference between a window and its samples one after another, beginning twice."""
-    compiled = as_measured(file)
-    (size,) = {size for name, (_, size) in file.passes["step"].reader.outputs.items()}
-    y, sample, answer = np.empty((len(x), size), np.float32), x[0].copy(), np.empty(size, np.float32)
-    run, reset = compiled.bound("run", x, *more, y), compiled.bound("reset")
-    step, prepare_next = compiled.bound("step", sample, *more, answer), compiled.bound("prepare_next")
-    run()
-    largest = 0.0
-    for _ in range(2):
-        reset()
-        for row, right_answer in zip(x, y, strict=True):
-            sample[...] = row
-            step()
-            prepare_next()
-            largest = max(largest, float(np.abs(answer - right_answer).max()))
-    return largest
-
-
-@needs_compiler
-@pytest.mark.parametrize("case", rest_is_heavy(list(STEPS), lambda case: case in LIGHT))
-def test_a_step_computes_what_the_window_does_or_there_is_none(case, rng, tmp_path):
-    torch.manual_seed(len(case))
-    build, more, has_step = STEPS[case]
-    network = with_open_time(build(), more, tmp_path)
-    written = lstm_trt.export_c(network, tmp_path, name="own")
-    header, printed = (tmp_path / "own.h").read_text(), str(written)
-    assert written.samples == {"run": 12, "step": 1} if has_step else {"run": 12}
-    assert written.error < 2e-6 and bool(written.file.no_step) is not has_step
-    tested = (tmp_path / "own_test.c").read_text()
-    if has_step:
-        x = rng.standard_normal((12, 1, 3)).astype(np.float32)
-        assert steps_differ_by(written.file, x) < 2e-6
-        assert "own_step(&net" in tested and "own_prepare_next(&net" in tested and "own_run_n(&net" in tested
-        return
-    with pytest.raises(UsageError) as refusal:
-        network.in_mode("stream")
-    assert str(refusal.value) in header and f"own_step: none, because {refusal.value}" in printed
-    assert written.as_dict()["no_step"] == str(refusal.value) and "own_step(" not in header + tested
-
-
-@needs_compiler
-@pytest.mark.parametrize("precision", rest_is_heavy(["bf16", "int8"], lambda precision: precision == "int8"))
-def test_a_first_state_in_other_precisions(precision, rng, tmp_path):
-    module = Begins("GRU", "a constant")
-    with torch.no_grad():
-        module.states[0].clamp_(-1, 1)
-    written = lstm_trt.export_c(with_open_time(module, {}, tmp_path), tmp_path, name="own", precision=precision)
-    x = rng.standard_normal((12, 1, 3)).astype(np.float32)
-    assert steps_differ_by(written.file, x) < 1e-3 and written.samples["step"] == 1
-    with torch.no_grad():
-        module.states[0][..., 0] = 1.5
-    network = with_open_time(module, {}, tmp_path)
-    if precision == "int8":
-        with pytest.raises(BuildFailed, match="exceeds 1: use bf16"):
-            lstm_trt.export_c(network, tmp_path, name="own", precision=precision)
-    else:
-        assert lstm_trt.export_c(network, tmp_path, name="own", precision=precision).error < 1e-5
-
-
-@needs_compiler
-def test_a_strided_convolution_takes_several_samples_a_step(rng, tmp_path):
-    module = Module(
-        lambda parts, x: parts["gru"](torch.relu(parts["conv"](x.permute(1, 2, 0))).permute(2, 0, 1))[0],
-        conv=torch.nn.Conv1d(3, 18, 4, stride=3, padding=1),
-        gru=torch.nn.GRU(18, 20),
-    )
-    written = lstm_trt.export_c(with_open_time(module, {}, tmp_path), tmp_path, name="own")
-    assert written.samples == {"run": 12, "step": 3} and "own_step: 3 samples per call" in str(written)
-    assert written.error < 2e-6 and not written.file.strides
-    assert steps_differ_by(written.file, rng.standard_normal((4, 9)).astype(np.float32)) < 2e-6
-
-
-@pytest.mark.heavy
-@needs_compiler
-def test_a_step_that_computes_something_else_is_found(tmp_path, monkeypatch):
-    """When it is written, and by the self-test: a step that forgets its state is right for the first sample only."""
-    network = with_open_time(in_time(lambda x, y: y), {}, tmp_path)
-    lstm_trt.export_c(network, tmp_path, name="own")
-    command = (tmp_path / "own_test.c").read_text().splitlines()[0].removeprefix("/* ")
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
-    functions = [line.split(":")[0] for line in done.stdout.splitlines()]
-    assert done.returncode == 0 and functions == ["own_run", "own_run_n", "own_step"]
-    source = (tmp_path / "own.c").read_text()
-    forgets = source.replace("WITH_DEFAULTS(lstm_trt_step", "own_reset(net); WITH_DEFAULTS(lstm_trt_step")
-    (tmp_path / "own.c").write_text(forgets)
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
-    assert forgets != source and done.returncode == 1
-    monkeypatch.setattr(c_file_module.CFile, "source", property(lambda file: forgets))
-    with pytest.raises(BuildFailed, match="the error of step is"):
-        lstm_trt.export_c(network, tmp_path, name="own")
-
-
-def test_the_header_says_what_becomes_of_a_state_that_is_an_input(tmp_path, monkeypatch):
-    """With an output of another name nothing is carried, unless it is told."""
-    monkeypatch.setenv("CC", "no-such-compiler")
-    model = recurrent("GRU", (2, 1, 3, 4))
-    model.graph.input[-1].name = model.graph.node[0].input[5] = "memory"
-    onnx.save(model, tmp_path / "own.onnx")
-    headers = {}
-    for states in (None, {"memory": "Y_h"}):
-        network = lstm_trt.OnnxNetwork(tmp_path / "own.onnx", states=states)
-        lstm_trt.export_c(network, tmp_path, name="own")
-        headers[bool(states)] = (tmp_path / "own.h").read_text()
-    given = "in each call the inputs give the first state of layer 1"
-    assert given in headers[False]
-    assert "--state INPUT=OUTPUT" in headers[False] and "own_step(" not in headers[False]
-    assert "own_run(" not in headers[True] and given not in headers[True]
-    assert "continues from the state after the call before." in headers[True]
-
-
 def test_whole_numbers_are_inputs_and_no_outputs():
     """An input of whole numbers is float32 in C; an output would be read as what it is not."""
     table = numbers("TABLE", 50, 5)
@@ -1311,22 +990,6 @@ def test_whole_numbers_are_inputs_and_no_outputs():
     assert "const float x[6]" in file.header and file.reader.whole_inputs == {"x": 50}
     with pytest.raises(BuildFailed, match="the output y is not float32"):
         c_file(one.SerializeToString(), None, TARGETS["x86-64"], "network")
-
-
-def test_a_step_that_cannot_be_generated_leaves_the_window(tmp_path, monkeypatch):
-    """The header has the reason."""
-    whole = c_export.c_file
-
-    def refusing(window, step, *args, **kwargs):
-        if step is not None:
-            raise BuildFailed("Reshape operator 'r' cannot be evaluated")
-        return whole(window, step, *args, **kwargs)
-
-    monkeypatch.setattr(c_export, "c_file", refusing)
-    written = lstm_trt.export_c(with_open_time(in_time(lambda x, y: y), {}, tmp_path), tmp_path, name="own")
-    assert written.samples == {"run": 12}
-    reason = "it cannot be generated: Reshape operator 'r' cannot be evaluated"
-    assert reason in (tmp_path / "own.h").read_text() and reason in str(written)
 
 
 def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
@@ -1378,22 +1041,6 @@ def in_onnxruntime(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 @pytest.mark.heavy
-@needs_compiler
-def test_a_state_that_is_given_in_each_call(rng):
-    """It is not carried, and what `prepare_next` computed from the state before is not used."""
-    model = recurrent("GRU", (2, 1, 3, 4))
-    compiled = loaded(c_file(None, model.SerializeToString(), TARGETS[RUNNABLE[0]], "network"), "-O1")
-    x, h0 = rng.standard_normal((2, 1, 3)).astype(np.float32), rng.standard_normal((1, 1, 4)).astype(np.float32)
-    y, last = np.empty((2, 1, 1, 4), np.float32), np.empty((1, 1, 4), np.float32)
-    step, prepare_next = compiled.bound("step", x, h0, y, last), compiled.bound("prepare_next")
-    for _ in range(3):
-        step()
-        prepare_next()
-        assert np.abs(y - right(model, x, h0=h0.astype(np.float64))["Y"]).max() < WIDE_BOUND
-        h0 *= -1.5
-
-
-@pytest.mark.heavy
 @sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("case", MODULES)
@@ -1413,44 +1060,6 @@ def test_modules_of_pytorch(case):
     for other in [*others, [*right(model, x.numpy()).values()]]:
         for found, expected in zip(outputs.values(), other, strict=True):
             assert found.shape == expected.shape and np.abs(found - expected).max() < 2e-6
-
-
-@pytest.mark.heavy
-@needs_compiler
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_states_that_are_inputs_and_outputs(kind):
-    """Blocks of two samples, with the state carried in C, against all samples in one call of PyTorch."""
-    layer = getattr(torch.nn, kind)(3, 20, 2)
-
-    def step(parts, x, *states):
-        y, after = parts["layer"](x, states if kind == "LSTM" else states[0])
-        return (torch.relu(y), *(after if kind == "LSTM" else (after,)))
-
-    zeros = [torch.zeros(2, 1, 20)] * (2 if kind == "LSTM" else 1)
-    names = ["h", "c"][: len(zeros)]
-    written = lstm_trt.TorchNetwork(
-        Module(step, layer=layer),
-        (torch.zeros(2, 1, 3), *zeros),
-        name="stream",
-        input_names=["x", *(f"{name}0" for name in names)],
-        output_names=["y", *(f"{name}n" for name in names)],
-    )
-    assert len(written.states) == len(zeros)
-    step_model = static_model(written.path, written)
-    file = c_file(None, step_model, TARGETS[RUNNABLE[0]], "network", states=written.states, include_weights=False)
-    compiled, samples = loaded(file, "-O1"), torch.randn(12, 1, 3)
-    x, y = np.empty((2, 1, 3), np.float32), np.empty((2, 1, 20), np.float32)
-    call, prepare_next, reset = compiled.bound("step", x, y), compiled.bound("prepare_next"), compiled.bound("reset")
-    with torch.inference_mode():
-        expected = torch.relu(layer(samples)[0]).numpy()
-    for _ in range(2):
-        for at in range(0, 12, 2):
-            x[...] = samples[at : at + 2]
-            call()
-            assert np.abs(y - expected[at : at + 2]).max() < 1e-6
-            if at % 4:
-                prepare_next()
-        reset()
 
 
 #: Symbolic sizes of a network in data/networks.
