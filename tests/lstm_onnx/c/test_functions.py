@@ -168,7 +168,9 @@ class Called:
         x = self.drawn(2 * WINDOW, 1, 3)
         expected, given, right = self.right(x), x[:size].copy(), True
         parts = {name: np.split(expected[name], len(x) // size, axis) for name, axis in self.along.items()}
-        found = {name: np.empty_like(parts[name][0] if name in parts else expected[name]) for name in expected}
+        found = {
+            name: np.empty_like(parts[name][0] if name in parts else expected[name], np.float32) for name in expected
+        }
         step = self.compiled.bound("step", given, *self.more.values(), *found.values())
         prepare_next, reset = self.compiled.bound("prepare_next"), self.compiled.bound("reset")
         for _ in range(2):
