@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -50,11 +51,6 @@ def whole_model(graph, domains=()):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def nodes_of(text):
-    """The operators of a text in ONNX's own notation: `a = Tanh (x) b = Cast <to = 1> (a)`."""
-    return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
-
-
 def constants_of(**constants):
     """Stored tensors by name: a tuple is the shape of random numbers, all else the entries."""
     return [
@@ -64,9 +60,13 @@ def constants_of(**constants):
 
 
 def parsed(text, **constants):
-    """A network in ONNX's own notation: `(float[time, 3] x) => (float[time, 3] y) { y = Tanh (x) }`."""
+    """A network in ONNX's own notation: `(float[time, 3] x) => (float[time, 3] y) { y = Tanh (x) }`.
+
+    Of the constants it has those that the text names.
+    """
     graph = onnx.parser.parse_graph(f"own {text}")
-    graph.initializer.extend(constants_of(**constants))
+    words = set(re.findall(r"\w+", text))
+    graph.initializer.extend(constants_of(**{name: each for name, each in constants.items() if name in words}))
     return whole_model(graph)
 
 

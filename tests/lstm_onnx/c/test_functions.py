@@ -97,8 +97,7 @@ STORED = {
 
 def made_of(text: str, inputs: str = SAMPLES, outputs: str = ANSWERS, **stored) -> onnx.ModelProto:
     """A network of `v`, five numbers for each sample, and the text."""
-    known = {name: entries for name, entries in {**STORED, **stored}.items() if name in text or name == "A"}
-    return parsed(f"({inputs}) => ({outputs}) {{ v = MatMul (x, A) {text} }}", **known)
+    return parsed(f"({inputs}) => ({outputs}) {{ v = MatMul (x, A) {text} }}", **{**STORED, **stored})
 
 
 def chained(parts: list[str], ending: str = "y = Identity ({a})", outputs: str = ANSWERS) -> onnx.ModelProto:
