@@ -21,7 +21,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError
 from lstm_trt.config.workload import State, workload_from_dict
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.sizes import static_model
+from lstm_trt.export.sizes import sizes_of, static_model
 from tests.support import own_networks, planted_graphs
 from tests.support.own_networks import one_line, parsed, saved, stream
 
@@ -76,7 +76,7 @@ def test_sizes_without_a_symbol_have_the_name_of_input_and_axis(network):
     found = network(own_networks.unnamed_sizes(), sizes={"X.0": 6, "X.1": 2, "h0.1": 2, "c0.1": 2})
     assert found.input_shapes == network(stream(), sizes=SIZES).input_shapes
     static = onnx.load_from_string(static_model(found.path, found))
-    assert [dim.dim_value for dim in static.graph.input[0].type.tensor_type.shape.dim] == [6, 2, 3]
+    assert sizes_of(static.graph.input[0]) == (6, 2, 3)
 
 
 def test_the_size_of_an_output_that_depends_on_the_values_is_measured(network):
@@ -283,7 +283,7 @@ def test_the_sizes_that_a_file_states_wrongly_are_said_and_not_used(network):
     assert len(found.warnings) == 2 and "network.onnx" in found.warnings[0] and " Y " in found.warnings[0]
     assert found.sha256 not in " ".join(found.warnings) and network(stream(), sizes=SIZES).warnings == ()
     static = onnx.load_from_string(static_model(found.path, found))
-    assert [dim.dim_value for dim in static.graph.output[0].type.tensor_type.shape.dim] == [6, 1, 2, 4]
+    assert sizes_of(static.graph.output[0]) == (6, 1, 2, 4)
 
 
 def test_a_size_that_is_fixed_inside_is_named_with_file_and_output_not_with_the_hash(network):

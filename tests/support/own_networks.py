@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.export.sizes import sizes_of
 from tests.support.planted_graphs import recurrent
 
 FLOAT = TensorProto.FLOAT
@@ -206,6 +207,11 @@ def saved(model, folder, name="network"):
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path
+
+
+def drawn_inputs(model, rng):
+    """Normal numbers for each input of a network of known sizes."""
+    return {each.name: rng.standard_normal(sizes_of(each)).astype(np.float32) for each in model.graph.input}
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from lstm_trt.export.sizes import static_model
 from tests.conftest import ROOT, rest_is_heavy, sampled
 from tests.support import c_networks
 from tests.support.c_networks import FUNCTIONS, KINDS, Plan, computed, drawn, file_of, loaded, network, right
-from tests.support.own_networks import model_of, parsed, value
+from tests.support.own_networks import drawn_inputs, model_of, parsed, value
 from tests.support.planted_graphs import REFUSED, changed, recurrent, without
 
 RUNNABLE = c_networks.runnable()
@@ -667,8 +667,7 @@ GRAPHS = {
 def test_graphs(case, rng):
     model = GRAPHS[case]
     onnx.checker.check_model(model, full_check=True)
-    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
-    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    inputs = drawn_inputs(model, rng)
     wide = {name: array.astype(np.float64) for name, array in inputs.items()}
     (first, *others) = wide
     expected = right(model, wide[first], **{name: wide[name] for name in others})
@@ -750,10 +749,9 @@ def normal(suffix: str, channels: int) -> dict[str, object]:
 
 def packed_as_computed(model: onnx.ModelProto, precision: str, rng: np.random.Generator) -> bool:
     """Whether C code computes what the network with weights of this precision does."""
-    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
-    x = rng.standard_normal(shape).astype(np.float32)
-    found = computed(model, {"x": x}, RUNNABLE[0], precision=precision)
-    for name, expected in right(with_packed_weights(model, precision), x).items():
+    inputs = drawn_inputs(model, rng)
+    found = computed(model, inputs, RUNNABLE[0], precision=precision)
+    for name, expected in right(with_packed_weights(model, precision), inputs["x"]).items():
         assert found[name].shape == expected.shape
         assert np.abs(found[name] - expected).max() < 2e-6 * max(np.abs(expected).max(), 1), name
     return True
@@ -997,8 +995,7 @@ def test_shipped_networks(name, rng):
     """As ONNX Runtime computes them; a state is an input of the window."""
     network = lstm_trt.OnnxNetwork(ROOT / f"data/networks/{name}.onnx", sizes=SHIPPED[name])
     model = onnx.load_from_string(static_model(network.path, network))
-    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
-    inputs = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
+    inputs = drawn_inputs(model, rng)
     outputs = computed(model, inputs, RUNNABLE[0])
     for key, expected in in_onnxruntime(model.SerializeToString(), inputs).items():
         assert outputs[key].shape == expected.shape and np.abs(outputs[key] - expected).max() < 2e-6

@@ -19,6 +19,7 @@ from lstm_onnx.c.targets import TARGETS
 from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.workload import State
+from lstm_trt.export.sizes import sizes_of
 from tests.conftest import rest_is_heavy
 from tests.support.c_networks import loaded, right, runnable
 from tests.support.own_networks import parsed, saved, value
@@ -127,8 +128,7 @@ class Called:
         self.packed = c_export.with_packed_weights(model, file.precision, file.reader.bounded_inputs)
         self.file, self.compiled, self.rng = file, as_measured(file), rng
         graph = model.graph
-        shapes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in graph.input}
-        self.more = {name: self.drawn(*shape) for name, shape in shapes.items() if name != "x"}
+        self.more = {each.name: self.drawn(*sizes_of(each)) for each in graph.input if each.name != "x"}
         dims = {each.name: [dim.dim_param for dim in each.type.tensor_type.shape.dim] for each in graph.output}
         self.along = {name: params.index("steps") for name, params in dims.items() if "steps" in params}
 
@@ -386,7 +386,7 @@ CARRIED = {
 def test_states_are_carried_from_call_to_call(case, rng):
     """By a layer or by none, as ONNX Runtime computes them, called by hand."""
     model, carried = CARRIED[case]
-    shapes = {each.name: tuple(dim.dim_value for dim in each.type.tensor_type.shape.dim) for each in model.graph.input}
+    shapes = {each.name: sizes_of(each) for each in model.graph.input}
     states, content = [State(name, after, shapes[name]) for name, after in carried.items()], model.SerializeToString()
     file = c_file(None, content, TARGETS[runnable()[0]], "network", states=states, include_weights=False)
     (name,) = shapes.keys() - carried.keys()
