@@ -118,10 +118,12 @@ def test_whole_numbers_do_not_overflow(units, target):
     sign = np.where(np.arange(units) % 2, 1, -1)
     b, r = np.full((2, 4, units), 25.0), np.full((4, units, units), 0.9) * sign
     b[:, 3], r[3] = 25 * sign, r[3] * sign[:, None]  # of the new content of the cells
-    arrays = {"W": np.zeros((1, 4 * units, 1)), "R": r.reshape(1, 4 * units, units), "B": b.reshape(1, 8 * units)}
-    constants = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
-    node = helper.make_node("LSTM", ["x", "W", "R", "B"], ["y"], hidden_size=units)
-    model = model_of([node], [value("x", [20, 1, 1])], [value("y", [20, 1, 1, units])], constants)
+    model = parsed(
+        f"(float[20, 1, 1] x) => (float[20, 1, 1, {units}] y) {{ y = LSTM <hidden_size = {units}> (x, W, R, B) }}",
+        W=np.zeros((1, 4 * units, 1), np.float32),
+        R=r.reshape(1, 4 * units, units).astype(np.float32),
+        B=b.reshape(1, 8 * units).astype(np.float32),
+    )
     y = computed(model, {"x": np.zeros((20, 1, 1), np.float32)}, target, precision="int8")["y"]
     assert np.allclose(y[-1, 0, 0], sign, rtol=0, atol=1e-6)
 
