@@ -394,6 +394,7 @@ QUICK = ("config", "store")
 LONGEST = (
     "lstm_trt/recorder/test_telemetry",
     "lstm_onnx/c/test_file",
+    "lstm_onnx/c/test_functions",
     "lstm_literature/frameworks/test_jax_pytensor",
     "lstm_literature/frameworks/test_tensorflow",
     "lstm_literature/frameworks/test_keras",

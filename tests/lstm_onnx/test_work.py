@@ -146,7 +146,6 @@ def test_an_interrupt_ends_a_call_of_a_network():
     assert threading.active_count() == threads
 
 
-@pytest.mark.xfail(strict=True, reason="a number that is an attribute `value_int` is taken for a tensor")
 def test_a_number_of_passes_may_be_an_attribute():
     text = f"{loop([5], most='five')} y = Identity (w0)"
     model = parsed(f"(float[2, 3] x) => (float[2, 3] y) {{ five = Constant <value_int = 5> () {text} }}")

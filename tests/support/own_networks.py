@@ -42,9 +42,9 @@ def numbers(name, *shape):
     return numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype(np.float32), name)
 
 
-def model_of(nodes, inputs, outputs, constants=(), domains=()):
+def model_of(nodes, inputs, outputs, constants=()):
     graph = helper.make_graph(list(nodes), "own", list(inputs), list(outputs), list(constants))
-    return whole_model(graph, domains)
+    return whole_model(graph)
 
 
 def whole_model(graph, domains=()):
@@ -173,12 +173,6 @@ def selected():
         "(float[8] x) => (float[some] y) { positive = Greater (x, zero) y = Compress (x, positive) }",
         zero=np.float32(0),
     )
-
-
-def of_another_domain():
-    """An operator that only its own runtime knows."""
-    node = helper.make_node("Mystery", ["x"], ["y"], domain="my.company")
-    return model_of([node], [value("x", [2])], [value("y", [2])], domains=["my.company"])
 
 
 def rates(kind="int64", shape=""):

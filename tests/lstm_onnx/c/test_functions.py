@@ -257,7 +257,6 @@ def test_each_function_computes_what_the_graph_does_or_there_is_none(name, rng, 
 
 
 @needs_compiler
-@pytest.mark.xfail(strict=True, reason="samples of a call are the steps of the first recurrent layer times all strides")
 @pytest.mark.parametrize(
     ("parts", "samples"),
     [(["GRU", "every second sample"], {"run": WINDOW, "step": 2}), (["a causal convolution"], RUN)],
