@@ -42,9 +42,9 @@ def numbers(name, *shape):
     return numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype(np.float32), name)
 
 
-def model_of(nodes, inputs, outputs, constants=()):
+def model_of(nodes, inputs, outputs, constants=(), domains=()):
     graph = helper.make_graph(list(nodes), "own", list(inputs), list(outputs), list(constants))
-    return whole_model(graph)
+    return whole_model(graph, domains)
 
 
 def whole_model(graph, domains=()):
