@@ -322,15 +322,10 @@ def ran(*command: object, status: int | None = 0, **how: Any) -> subprocess.Comp
 
 
 class Machine:
-    """What a test plants of the machine until it ends: folders of its own, a compiler, packages."""
+    """What a test plants of the machine until it ends: a compiler, packages that are not installed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.monkeypatch, self.folder = monkeypatch, folder
-
-    def own_folders(self, cache: str = "", locks: str = "") -> None:
-        """The cache and the timing locks lie in these folders below `folder`."""
-        self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.folder / cache))
-        self.monkeypatch.setenv("LSTM_TRT_LOCKS", str(self.folder / locks))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
 
     def compiler(self, command: str = "no-such-compiler") -> None:
         """The only C compiler."""
@@ -343,8 +338,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path) -> Machine:
-    return Machine(monkeypatch, tmp_path)
+def machine(monkeypatch) -> Machine:
+    return Machine(monkeypatch)
 
 
 @pytest.fixture
