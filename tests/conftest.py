@@ -70,6 +70,13 @@ def pytest_report_header(config):
     return f"seed: {config.option.seed}"
 
 
+def pytest_make_parametrize_id(val):
+    """Names bytes by their number: workers collect at different times, and gzip writes the time."""
+    if isinstance(val, bytes):
+        return f"{len(val)} bytes"
+    return None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc):
     """Repeats the tests that draw random numbers where several `--seeds` are asked for."""
