@@ -281,8 +281,8 @@ def on_one_core(request: Request, checkouts: Path) -> dict[str, Competitor]:
     for name, chosen in COMPETITORS.items():
         competitors[name] = of_runtime(prepared(request, *chosen))
     if request.mode == "stream":
-        step = prepared(request, *COMPETITORS[FIRST])
-        competitors[PREPARED] = of_runtime(step, step._network.bound("prepare_next"))
+        step = prepared(request, "c", lab.Options(prepare=True))
+        competitors[PREPARED] = of_runtime(step, step.prepare_next)
     shape = request.workload
     for name, peer in PEERS.items():
         library = peer_library(peer, shape, checkouts) if peer.is_here(checkouts) else None

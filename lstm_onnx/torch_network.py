@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -130,7 +130,8 @@ def _evaluating(module: torch.nn.Module, name: str) -> Iterator[None]:
         module.train(training)
 
 
-Tensors = tuple[torch.Tensor, ...]
+#: A text, since looking at `torch` needs PyTorch.
+Tensors: TypeAlias = "tuple[torch.Tensor, ...]"
 
 
 def _answered(module: torch.nn.Module, example: Tensors, name: str) -> tuple[Tensors, Tensors]:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from lstm_onnx.constants import scanned
 from lstm_trt.config.errors import UsageError, any_error, one_line
 from lstm_trt.config.libraries import onnx
@@ -62,10 +64,14 @@ def passes(graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]) -> flo
     `outer`: constants around the graph.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if not tensor.external_data}
-    made = {
-        node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"
-    }
-    constants = {**outer, **stored, **made}
+    constants = {**outer, **stored}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            (given,) = node.attribute
+            if given.name == "value":
+                constants[node.output[0]] = given.t
+            elif given.name == "value_int":
+                constants[node.output[0]] = onnx.numpy_helper.from_array(np.array(given.i))
     sizes = known_sizes(graph)
     total = 0.0
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""What the tests share: the seed, a cache of their own, a clock set by hand, and the command line."""
+"""What the tests share: the seed, a cache of their own, a clock set by hand, a machine, recordings, commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.process import Process
 from lstm_trt.runtimes import openvino
+from lstm_trt.store import files
+from lstm_trt.store.schema import Recording
 from tests.support import failure_report, times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,6 +68,13 @@ def pytest_configure_node(node):
 
 def pytest_report_header(config):
     return f"seed: {config.option.seed}"
+
+
+def pytest_make_parametrize_id(val):
+    """Names bytes by their number: workers collect at different times, and gzip writes the time."""
+    if isinstance(val, bytes):
+        return f"{len(val)} bytes"
+    return None
 
 
 @pytest.hookimpl(trylast=True)
@@ -301,20 +311,56 @@ def lab(monkeypatch):
         given = list(map(str, arguments))
         if process:
             module = PROGRAMS[given.pop(0)][0] if given and given[0] in PROGRAMS else "lstm_trt"
-            return subprocess.run(
-                [sys.executable, "-m", module, *given],
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                cwd=cwd,
-                env={**os.environ, **environment},
-            )
+            own = {**os.environ, **environment}
+            return ran(sys.executable, "-m", module, *given, status=None, timeout=timeout, cwd=cwd, env=own)
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
             return run_here(given, cwd)
 
     return run
+
+
+def ran(*command: object, status: int | None = 0, **how: Any) -> subprocess.CompletedProcess:
+    """A process in the root of the checkout, with its output as text; it must end with `status` (None: with any)."""
+    done = subprocess.run([str(word) for word in command], **{"cwd": ROOT, "capture_output": True, "text": True, **how})
+    assert status in (None, done.returncode), done
+    return done
+
+
+class Machine:
+    """What a test plants of the machine until it ends: a compiler, packages that are not installed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    def compiler(self, command: str = "no-such-compiler") -> None:
+        """The only C compiler."""
+        self.monkeypatch.setenv("CC", command)
+
+    def without(self, *packages: str) -> None:
+        """These packages are not installed."""
+        for name in packages:
+            self.monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def machine(monkeypatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Write recordings into a folder of the test, which is made: as given, or planted ones of these hidden sizes."""
+    from tests.lstm_trt.store.test_store import planted
+
+    def write(*recordings: Recording | int, into: str | Path = "") -> Path:
+        folder = files.make_folder(tmp_path / into)
+        for each in recordings:
+            files.write(planted(each) if isinstance(each, int) else each, folder)
+        return folder
+
+    return write
 
 
 @pytest.fixture
@@ -350,6 +396,7 @@ QUICK = ("config", "store")
 LONGEST = (
     "lstm_trt/recorder/test_telemetry",
     "lstm_onnx/c/test_file",
+    "lstm_onnx/c/test_functions",
     "lstm_literature/frameworks/test_jax_pytensor",
     "lstm_literature/frameworks/test_tensorflow",
     "lstm_literature/frameworks/test_keras",

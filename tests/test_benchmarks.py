@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT, sampled
+from tests.conftest import ran, sampled
 
 
 @pytest.mark.heavy
@@ -30,8 +29,6 @@ from tests.conftest import ROOT, sampled
 )
 def test_a_benchmark_runs(line, printed):
     name, *options = line.split()
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}", *options], cwd=ROOT, capture_output=True, text=True, timeout=900
-    )
+    done = ran(sys.executable, f"benchmarks/{name}", *options, status=None, timeout=900)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     assert printed in done.stdout

@@ -15,6 +15,7 @@ import pytest
 
 from lstm_trt.machine.linux import cpuinfo_flags
 from tests import conftest
+from tests.conftest import ran
 from tests.support import elsewhere, failure_report, processors
 from tests.support.processors import AMD, INTEL, KINDS
 
@@ -108,11 +109,8 @@ def test_the_names_agree_with_the_file_of_the_kernel(libraries, name):
     assert (fields["vendor_id"], fields["model name"]) == (kind.vendor, brand.rstrip(b"\0").decode())
     assert kind.cpuinfo(cpu * 2).count(kind.model_name) == 2
     family, model = {"sse": (6, 44), "haswell": (6, 60), "skylake-server": (6, 85), "genoa": (25, 17)}[name]
-    assert (fields["cpu family"], fields["model"], fields["stepping"]) == (
-        str(family),
-        str(model),
-        str(read(1)[0] & 15),
-    )
+    numbers = [int(fields[name]) for name in ("cpu family", "model", "stepping")]
+    assert numbers == [family, model, read(1)[0] & 15]
     assert set(fields["flags"].split()) == processors.flags_in(read) - {"osxsave"} | {"fpu", "sse4_2", "hypervisor"}
     assert highest == kind.highest_leaf
 
@@ -204,10 +202,8 @@ def faults(libraries, tmp_path_factory):
     def run(name: str, case: str, **environment: str) -> subprocess.CompletedProcess:
         program, library = folder / name, libraries[name]
         if not program.exists():
-            subprocess.run(["gcc", "-w", folder / "faults.c", library, "-o", program], check=True)
-        return subprocess.run(
-            [program, case], env=environment | {"LD_PRELOAD": str(library)}, capture_output=True, text=True
-        )
+            ran("gcc", "-w", folder / "faults.c", library, "-o", program)
+        return ran(program, case, status=None, env=environment | {"LD_PRELOAD": str(library)})
 
     return run
 
@@ -216,8 +212,10 @@ def faults(libraries, tmp_path_factory):
 def test_the_handler_answers_and_goes_on_after_the_instruction(faults, name):
     vendor = f"{KINDS[name].vendor}, leaves to {KINDS[name].highest_leaf:#x}\n"
     done = faults(name, "sigaction")
-    assert done.returncode == 0, done
-    assert done.stdout == f"{vendor}kept: 1\nown handler: signal 11, code 1, address 0x10\n{vendor}"
+    assert (
+        done.returncode == 0
+        and done.stdout == f"{vendor}kept: 1\nown handler: signal 11, code 1, address 0x10\n{vendor}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,9 +236,8 @@ def test_other_faults_are_those_of_the_program(faults, case, status, said):
 def test_python_prints_its_own_faults(libraries):
     library = str(libraries["sse"])
     program = f"import ctypes, faulthandler; ctypes.CDLL({library!r}).install_handler(); faulthandler.enable()\n"
-    command = [sys.executable, "-c", program + "ctypes.string_at(16)"]
-    done = subprocess.run(command, env={"LD_PRELOAD": library}, capture_output=True, text=True)
-    assert done.returncode == -11 and "Fatal Python error: Segmentation fault" in done.stderr
+    done = ran(sys.executable, "-c", program + "ctypes.string_at(16)", status=-11, env={"LD_PRELOAD": library})
+    assert "Fatal Python error: Segmentation fault" in done.stderr
 
 
 def test_where_cpuid_cannot_fault_the_program_says_so(faults):
@@ -334,5 +331,5 @@ def test_a_refused_system_call_is_refused():
     number = {"x86_64": 298, "aarch64": 241}[platform.machine()]
     program = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); "
     program += f"print(libc.syscall({number}, 0, 0, -1, -1, 0), ctypes.get_errno())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, **setting.process)
+    done = ran(sys.executable, "-c", program, **setting.process)
     assert done.stdout == f"-1 {errno.EACCES}\n"

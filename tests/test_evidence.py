@@ -79,6 +79,11 @@ class Statement:
     checked_by: str
 
     @property
+    def paths(self) -> list[str]:
+        """What it rests on."""
+        return re.findall(r"`([^`]+)`", self.rests_on)
+
+    @property
     def numbers(self) -> list[float]:
         return [float(number.replace(" ", "")) for number in re.findall(r"\d+(?: \d{3})*(?:\.\d+)?", self.quote)]
 
@@ -119,7 +124,7 @@ def drift(statement: Statement) -> None:
 
 def machine(statement: Statement) -> None:
     versions, cpu = {}, "AMD EPYC" if "EPYC" in statement.quote else "Intel(R) Xeon(R) Processor"
-    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+    for name in statement.paths:
         for row in configs(name):
             provenance = json.loads(row["provenance"])
             recorded, threads = provenance["machine"], provenance["threads"]
@@ -147,7 +152,7 @@ def percentile_proven(statement: Statement) -> None:
 
 def three_recordings(statement: Statement) -> None:
     medians, widths = [], []
-    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+    for name in statement.paths:
         runs = lab.load(ROOT / name, runtime="onnxruntime", layers=[2], hidden=[64], sequence=[64], batch=[1])
         median = Trials.of(*runs[0].rounds).percentile(MEDIAN)  # of independent trials
         medians.append(round(median.us, 1))
@@ -156,14 +161,14 @@ def three_recordings(statement: Statement) -> None:
 
 
 def roofline_bound(statement: Statement) -> None:
-    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+    for name in statement.paths:
         for group in lab.load(ROOT / name):
             assert all(round_.timed_ns.min() > 1e3 * round_.floor_us for round_ in group.rounds)
 
 
 def c_is_fastest(statement: Statement) -> None:
     """The runtime `c` has the lowest median in every network and mode, and not in all the lowest maximum."""
-    names = re.findall(r"`([^`]+)`", statement.rests_on)
+    names = statement.paths
     frames = [lab.summarize(lab.load(ROOT / name), clusters=False).frame.assign(name=name) for name in names]
     rows = pd.concat(frames)
     assert set(rows["runtime"]) == {"c", "onnxruntime", "pytorch"} and set(rows["status"]) == {"ok"}
@@ -277,7 +282,7 @@ def proportional_to_sequence(statement: Statement) -> None:
 
 def page_faults(statement: Statement) -> None:
     """PyTorch's rounds that take 10 % longer than the fastest one of their network have them, and no other round."""
-    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+    (name,) = statement.paths
     slow, fast = [], []
     for group in lab.load(ROOT / name, runtime="pytorch"):
         medians = [np.median(round_.timed_ns) for round_ in group.rounds]
@@ -289,7 +294,7 @@ def page_faults(statement: Statement) -> None:
 
 
 def kinks_table(statement: Statement, column: str):
-    names = re.findall(r"`([^`]+)`", statement.rests_on)
+    names = statement.paths
     kinks = lab.load([ROOT / name for name in names]).where(hidden=[200, 256], sequence=[128, 200, 256])
     rows = lab.summarize(kinks, clusters=False).frame
     others = [axis for axis in ("layers", "hidden", "sequence") if axis != column]
@@ -314,7 +319,7 @@ def not_carried_out(statement: Statement) -> None:
 
 def parts_at(statement: Statement) -> dict[str, float]:
     """The shares of the excess of the cluster that the statement names."""
-    (name,), (multiplier,) = re.findall(r"`([^`]+)`", statement.rests_on), statement.numbers
+    (name,), (multiplier,) = statement.paths, statement.numbers
     (found,) = lab.outliers(ROOT / name)
     cluster = min(found.clusters, key=lambda each: abs(each.multiplier - multiplier))
     assert round(cluster.multiplier, 2) == multiplier

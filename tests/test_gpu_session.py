@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import threading
@@ -20,15 +20,16 @@ from benchmarks import gpu_session
 from benchmarks.gpu_session import Command, Session
 from lstm_judge.environments import package_folders
 from lstm_literature.commands import PROGRAM
-from lstm_trt.cli.main import parse
+from lstm_trt.cli import main
 from lstm_trt.config.configuration import Options
+from lstm_trt.config.shape import PUBLISHED_003
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.pool import resources
 from lstm_trt.store import files
 from lstm_trt.store.folders import read_many
 from lstm_trt.store.locks import timing_lock
 from lstm_trt.store.schema import Failure
-from tests.conftest import ROOT, sampled, wait_for
+from tests.conftest import ROOT, ran, sampled, wait_for
 from tests.lstm_trt.store.test_store import planted
 
 #: Packages that are not on the machines lent so far; this one is not installed there either.
@@ -37,48 +38,29 @@ ABSENT = re.compile(
 )
 
 
-def every_command() -> list[tuple[gpu_session.Place, int, str, Command]]:
-    return [
-        (place, call, part, command)
-        for place in gpu_session.PLACES.values()
-        for call, parts in gpu_session.calls(place).items()
-        for part, commands in parts.items()
-        for command in commands
-    ]
+PROGRAMS = {"lstm_trt": main.PROGRAM, "lstm_literature": PROGRAM}
 
 
 @pytest.mark.parametrize("place", gpu_session.PLACES.values(), ids=gpu_session.PLACES)
-def test_the_limits_of_a_call_fit_into_its_time(place):
+def test_a_call_fits_into_its_time_and_its_commands_are_those_of_this_checkout(place, tmp_path):
     for parts in gpu_session.calls(place).values():
-        assert sum(command.limit_s for commands in parts.values() for command in commands) <= gpu_session.CALL_S <= 560
+        commands = list(itertools.chain.from_iterable(parts.values()))
+        assert sum(command.limit_s for command in commands) <= gpu_session.CALL_S <= 560
+        for command in commands:
+            words = command.line(tmp_path)[1:]
+            assert "WORK" not in words and all((ROOT / word).is_file() for word in words if word.endswith(".py"))
+            if words[0] == "-m" and words[1] != "pytest":
+                main.parse(words[2:], PROGRAMS[words[1]])
 
 
-def test_all_flags_parse_and_all_named_files_exist(tmp_path):
-    modules = set()
-    for _, _, _, command in every_command():
-        words = command.line(tmp_path)[1:]
-        if words[0] == "-m":
-            modules.add(words[1])
-        if words[:2] == ["-m", "lstm_trt"]:
-            parse(words[2:])
-        elif words[:2] == ["-m", "lstm_literature"]:
-            parse(words[2:], PROGRAM)
-        for word in words:
-            assert "WORK" not in word
-            if word.endswith(".py"):
-                assert (ROOT / word).is_file()
-    assert modules == {"lstm_trt", "lstm_literature", "pytest"}
+def test_the_tests_of_a_gpu_are_those_that_make_runs():
     (named,) = re.findall("^GPU_TESTS = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert gpu_session.GPU_TESTS.split() == named.split()
 
 
 def test_the_grid_is_the_published_one():
-    cuda = gpu_session.calls(gpu_session.PLACES["cuda"])
-    (command,) = cuda[1]["grid"]
-    sizes = {axis: size.split() for axis, size in gpu_session.GRID.items()}
-    assert "pytorch-cudagraph" in command.words and "--trials 1000" in command.words
-    assert len(sizes["layers"]) * len(sizes["hidden"]) * len(sizes["sequence"]) == 200
-    assert "--trials 40000" in cuda[2]["certify"][0].words
+    assert {axis: " ".join(map(str, getattr(PUBLISHED_003, axis))) for axis in gpu_session.GRID} == gpu_session.GRID
+    assert {"layers", "hidden", "sequence"} == {*gpu_session.GRID}
 
 
 def session(tmp_path, parts: dict[str, list[str]], limit_s: float = 60, **more) -> Session:
@@ -138,90 +120,79 @@ def test_what_does_not_fit_into_the_time_is_left_out_from_the_end(tmp_path):
 
 
 @pytest.mark.heavy
-def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path):
-    look = tmp_path / "work/look"
-    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
-    assert not run.run() and [row["part"] for row in run.report] == ["look"]
-    files.make_folder(look)
+def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path, stored):
+    def parts_run(place: str) -> list[str]:
+        run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
+        run.place = gpu_session.PLACES[place]
+        assert run.run() == (len(run.report) == 2)
+        return [row["part"] for row in run.report]
+
+    assert parts_run("cpu") == ["look"]
     whole = planted()
     whole.provenance.update(parity={"error": 3e-7, "bound": 1e-5})
-    files.write(whole, look)
+    look = stored(whole, into="work/look")
     files.write_failure(Failure(planted(16).configuration, 0, "parity", "outputs differ by 2e-05"), look)
-    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
-    assert run.run() and [row["part"] for row in run.report] == ["look", "grid"]
+    assert parts_run("cpu") == ["look", "grid"]
     log = (tmp_path / "out/log.txt").read_text()
     assert "3.0e-07     1e-05" in log and "failed at parity: outputs differ by 2e-05" in log
-    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
-    run.place = gpu_session.PLACES["cuda"]  # where a test must have passed too
-    assert not run.run()
-    case = "<testcase name='{}'>{}</testcase>"
-    cases = case.format("a", "<skipped/>") + case.format("b", "<failure/>") + case.format("c", "")
-    (tmp_path / "work" / gpu_session.REPORT).write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    assert gpu_session.tests_passed(tmp_path / "work" / gpu_session.REPORT) == 1
-    assert run.run()
+    assert parts_run("cuda") == ["look"]  # where a test must have passed too
+    cases = "<testcase><skipped/></testcase><testcase><failure/></testcase><testcase/>"
+    report = tmp_path / "work" / gpu_session.REPORT
+    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert gpu_session.tests_passed(report) == 1
+    assert parts_run("cuda") == ["look", "grid"]
 
 
-def test_recordings_are_packed_between_two_networks_only(tmp_path):
+def test_recordings_are_packed_between_two_networks_only(tmp_path, stored):
     go_on = tmp_path / "go on"
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
     run = session(tmp_path, {"a": [waits]}, limit_s=600, pack_every_s=0.1)
-    folder = files.make_folder(tmp_path / "work/grid")
-    files.write(planted(), folder)
+    stored(8, into="work/grid")
     timed = resources(Options(device="cpu", cores=choose_cores(1)))
     with timing_lock(timed):  # a network is being timed
         thread = threading.Thread(target=run.run)
         thread.start()
         time.sleep(0.5)
-        assert not list((tmp_path / "out").glob("recordings-*"))
-    assert wait_for((tmp_path / "out/recordings-1.tgz").exists)
+        assert not list(run.out.glob("recordings-*"))
+    assert wait_for((run.out / "recordings-1.tgz").exists)
     assert thread.is_alive()  # not at the part's end
     go_on.touch()
     thread.join()
-    with tarfile.open(tmp_path / "out/recordings-1.tgz") as archive:
+    with tarfile.open(run.out / "recordings-1.tgz") as archive:
         assert archive.getnames() == [f"grid/{planted().file_name}"]
 
 
 def test_what_comes_home_is_at_most_six_files_of_16_mib(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_session, "ARCHIVE_BYTES", 100_000)
     run = session(tmp_path, {})
-    for number in range(7):
-        (tmp_path / f"work/{number}.parquet").write_bytes(os.urandom(45_000 + number))
-    (tmp_path / "work/.half.parquet").write_bytes(b"half")
+    contents = {f"{number}.parquet": os.urandom(45_000 + number) for number in range(7)}
+    for name, content in (contents | {".half.parquet": b"half"}).items():
+        (run.work / name).write_bytes(content)
     run.run()
-    (tmp_path / "out/log.txt").touch(), (tmp_path / "out/report.json").touch()
-    archives = sorted((tmp_path / "out").glob("*.tgz"))
-    assert len(archives) == 4 and len(list((tmp_path / "out").iterdir())) == 6
-    assert all(path.stat().st_size < 110_000 for path in archives) and not capsys.readouterr().err
-    home = tmp_path / "home"
-    gpu_session.unpack(archives, home)
-    assert {path.name for path in home.iterdir()} == {f"{number}.parquet" for number in range(7)}
-    (tmp_path / "work/more.parquet").write_bytes(os.urandom(200_000))
+    archives = sorted(run.out.iterdir())  # beside a log and a report
+    assert [path.suffix for path in archives] == [".tgz"] * 4 and not capsys.readouterr().err
+    assert all(path.stat().st_size < 110_000 for path in archives)
+    later = session(tmp_path / "later", {})  # goes on from what came home
+    for path in archives:
+        shutil.copy(path, later.work)
+    later.run()
+    assert {path.name: path.read_bytes() for path in later.work.glob("*.parquet")} == contents
+    (run.work / "more.parquet").write_bytes(os.urandom(200_000))
     run.pack()
     assert "1 files are too many bytes to come back" in capsys.readouterr().err
 
 
-def test_a_later_call_goes_on_from_what_came_home(tmp_path):
-    first = session(tmp_path / "first", {})
-    files.write(planted(), files.make_folder(first.work / "grid"))
-    first.run()
-    second = session(tmp_path / "second", {})
-    shutil.copy(first.out / "recordings-1.tgz", second.work)
-    second.run()
-    assert [item.configuration for item in read_many(second.work / "grid")] == [planted().configuration]
-
-
-def test_what_came_home_is_collected_by_card(tmp_path, capsys):
+def test_what_came_home_is_collected_by_card(tmp_path, stored):
     run = session(tmp_path, {})
     for part, hidden in (("grid", 8), ("grid", 16), ("edge", 24)):
         item = planted(hidden)
-        card = replace(item.configuration, device_name="NVIDIA H200")
-        files.write(replace(item, configuration=card), files.make_folder(run.work / part))
+        stored(replace(item, configuration=replace(item.configuration, device_name="NVIDIA H200")), into=f"work/{part}")
     (run.work / "kernels.json").write_text("[]")
     run.run()
     assert gpu_session.collect(list(run.out.glob("*.tgz")), tmp_path / "data") == 0
-    assert {path.name for path in (tmp_path / "data/h200").iterdir()} == {"grid", "edge", "kernels.json"}
-    assert len(list(read_many(tmp_path / "data/h200/grid"))) == 2
-    assert "wrote trials.parquet and configs.parquet with 2 recordings" in capsys.readouterr().out
+    card = tmp_path / "data/h200"
+    assert {path.name for path in card.iterdir()} == {"grid", "edge", "kernels.json"}
+    assert [len(list(read_many(card / part))) for part in ("grid", "edge")] == [2, 1]
 
 
 @pytest.fixture(scope="session")
@@ -231,19 +202,15 @@ def lent(tmp_path_factory) -> dict:
     PyTorch is 2.11 where pip finds a build of it for the CPU, as on that machine.
     """
     folder = tmp_path_factory.mktemp("lent")
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    for name in filter(None, listed.decode().split("\0")):
+    for name in filter(None, ran("git", "ls-files", "-coz", "--exclude-standard").stdout.split("\0")):
         if not name.startswith(("data/", "figures/", "notebooks/")) and (ROOT / name).is_file():
             (folder / "lab" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / "lab" / name)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    ran(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     ours = map(Path, package_folders())
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    pip += ["--target", packages, "torch==2.11.0+cpu"]
-    older = subprocess.run(pip, capture_output=True).returncode == 0
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", packages, "torch==2.11.0+cpu")
+    older = ran(sys.executable, *pip, status=None).returncode == 0
     for path in (path for folder in ours for path in folder.iterdir()):
         known = older and path.name.startswith(("torch-", "torch."))
         if not (ABSENT.match(path.name.lower()) or path.suffix == ".pth" or known or (packages / path.name).exists()):
@@ -266,10 +233,9 @@ def lent(tmp_path_factory) -> dict:
 def test_a_rehearsal_without_a_gpu_where_little_is_installed(lent, tmp_path, call):
     """No IPython, OpenVINO or TensorRT, this package not installed, and no .git, as on the machines lent so far."""
     command = [lent["python"], "benchmarks/gpu_session.py", str(call), "--rehearse", "cpu", "--work", str(tmp_path)]
-    done = subprocess.run(command, cwd=lent["cwd"], env=lent["env"], capture_output=True, text=True)
-    log = (tmp_path / "out/log.txt").read_text() if (tmp_path / "out/log.txt").exists() else ""
-    assert done.returncode == 0, done.stdout + done.stderr + log
-    assert not done.stderr
+    done = ran(*command, status=None, cwd=lent["cwd"], env=lent["env"])
+    log = tmp_path / "out/log.txt"
+    assert (done.returncode, done.stderr) == (0, ""), f"{done}\n{log.read_text() if log.exists() else ''}"
     folders = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "out"]
     found = [item for folder in folders for item in read_many(folder)]
     assert found and not [item for item in found if isinstance(item, Failure)]

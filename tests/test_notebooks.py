@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import warnings
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -28,8 +27,7 @@ from lstm_literature.preparer import LiteraturePreparer
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
-from lstm_trt.store import files
-from tests.conftest import ROOT, sampled
+from tests.conftest import ROOT, ran, sampled
 from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
 from tests.support.planted_latencies import even
@@ -95,8 +93,18 @@ def texts(path, kind: str) -> list[str]:
     return [data[kind] for data in found if kind in data and not is_picture(data)]
 
 
+def cells_of(name: str) -> list:
+    """The cells of code of a notebook."""
+    cells = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4).cells
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def are_parameters(cell) -> bool:
+    return "parameters" in cell.metadata.get("tags", ())
+
+
 def test_the_overview_names_all_notebooks():
-    overview = nbformat.read(ROOT / "notebooks" / "00_overview.ipynb", as_version=4)
+    overview = nbformat.read(ROOT / "notebooks/00_overview.ipynb", as_version=4)
     named = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", overview.cells[0].source)
     assert ["00_overview", *named] == NAMES
 
@@ -124,9 +132,7 @@ def run_cells(name: str, parameters: dict[str, object]) -> tuple[int, str]:
         pd.option_context(*width),
         warned() as warnings_seen,
     ):
-        for cell in nbformat.read(f"{name}.ipynb", as_version=4).cells:
-            if cell.cell_type != "code":
-                continue
+        for cell in cells_of(name):
             *lines, last = ast.parse(cell.source).body
             exec(compile(ast.Module(lines, []), name, "exec"), names)
             if isinstance(last, ast.Expr):
@@ -134,7 +140,7 @@ def run_cells(name: str, parameters: dict[str, object]) -> tuple[int, str]:
                 shown += [] if value is None else [value]
             else:
                 exec(compile(ast.Module([last], []), name, "exec"), names)
-            if "parameters" in cell.metadata.get("tags", ()):
+            if are_parameters(cell):
                 names |= parameters
         outputs = [DisplayFormatter().format(value)[0] for value in shown]
     progress = re.compile(r"\d+/\d+  ")  # as outside notebooks
@@ -162,31 +168,24 @@ def test_unchanged_on_the_recordings_that_ship(name):
     assert figures >= 3
 
 
+def run_in_a_kernel(lab, folder: Path, name: str, *options: object, least: int) -> Path:
+    """Run a notebook as users do; it shows at least so many figures and writes nothing to standard error."""
+    result = lab("rerun", ROOT / f"notebooks/{name}.ipynb", *options, "--out", folder)
+    assert result.returncode == 0, (name, result.stderr)
+    (output,) = folder.glob("*.ipynb")
+    assert pictures(output) >= least and texts(output, "stderr") == []
+    return output
+
+
+def as_options(parameters: dict[str, str]) -> list[str]:
+    return [text for name, value in parameters.items() for text in ("-y", f"{name}: {value}")]
+
+
 @pytest.mark.heavy
 @sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_unchanged_in_a_kernel(name, lab, tmp_path):
-    result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
-    assert result.returncode == 0, result.stderr
-    (output,) = tmp_path.glob("*.ipynb")
-    assert pictures(output) >= 3
-    assert texts(output, "stderr") == []
-
-
-def rerun_small(lab, tmp_path, name: str, parameters: dict[str, str]) -> None:
-    """Run a notebook in a kernel."""
-    options = [text for key, value in parameters.items() for text in ("-y", f"{key}: {value}")]
-    notebook = ROOT / "notebooks" / f"{name}.ipynb"
-    result = lab("rerun", notebook, *options, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
-    assert result.returncode == 0, (name, result.stderr)
-    (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
-    assert pictures(output) >= 2
-    assert texts(output, "stderr") == []
-    bars = [text for text in texts(output, "text/plain") if "█" in text]
-    assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
-    # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
-    subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", output], check=True)
-    assert output.read_bytes() == notebook.read_bytes()
+    run_in_a_kernel(lab, tmp_path, name, least=3)
 
 
 @pytest.fixture
@@ -212,10 +211,9 @@ def test_a_table_as_data(name, table, capsys, monkeypatch):
     monkeypatch.chdir(ROOT / "notebooks")
     shown = []
     names = {"display": shown.append}
-    for cell in nbformat.read(f"{name}.ipynb", as_version=4).cells:
-        if cell.cell_type == "code":
-            exec(cell.source, names)
-        if "parameters" in cell.metadata.get("tags", ()):
+    for cell in cells_of(name):
+        exec(cell.source, names)
+        if are_parameters(cell):
             names |= {"data": str(table), **OF_TABLES}
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith(f"2 configurations, 600 trials, {table}; took in ms") and len(shown) >= 1
@@ -227,11 +225,7 @@ def test_a_table_as_data(name, table, capsys, monkeypatch):
 @sampled(2)
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
-    options = [text for key, value in OF_TABLES.items() for text in ("-y", f"{key}: {value}")]
-    result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "-p", "data", table, *options, "--out", tmp_path)
-    assert result.returncode == 0, result.stderr
-    (output,) = tmp_path.glob("*.ipynb")
-    assert pictures(output) >= 1 and texts(output, "stderr") == []
+    run_in_a_kernel(lab, tmp_path / "runs", name, "-p", "data", table, *as_options(OF_TABLES), least=1)
 
 
 #: Network -> its sizes, and whether it has a stream.
@@ -294,7 +288,13 @@ def test_the_literature_small_on_new_recordings(name, tmp_path, monkeypatch):
 @sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
-    rerun_small(lab, tmp_path, name, few(name))
+    small = ("-p", "out", tmp_path / "data", *as_options(few(name)))
+    output = run_in_a_kernel(lab, tmp_path / "runs", name, *small, least=2)
+    bars = [text for text in texts(output, "text/plain") if "█" in text]
+    assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
+    # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
+    ran(sys.executable, ROOT / ".githooks/strip_staged.py", output)
+    assert output.read_bytes() == (ROOT / f"notebooks/{name}.ipynb").read_bytes()
 
 
 @pytest.mark.heavy
@@ -325,7 +325,7 @@ def test_a_network_that_cannot_be_read(parameters, message, monkeypatch):
     """The cell after the parameters raises one line of text."""
     monkeypatch.chdir(ROOT / "notebooks")
     names = {}
-    setup, read, *_ = [cell for cell in nbformat.read(f"{OWN}.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    setup, read, *_ = cells_of(OWN)
     exec(setup.source, names)
     with pytest.raises(UsageError) as caught:
         exec(read.source, names | parameters)
@@ -333,16 +333,10 @@ def test_a_network_that_cannot_be_read(parameters, message, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name < "05"])
-def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypatch, capsys):
+def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, stored, monkeypatch, capsys):
     """Planted ones of a card, as `make gpu-session` leaves them; and without them a line instead."""
-    cells = [
-        cell.source for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if "gpu_runs" in cell.source
-    ]
-    parameters = next(
-        cell.source
-        for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells
-        if "parameters" in cell.metadata.get("tags", ())
-    )
+    cells = [cell.source for cell in cells_of(name) if "gpu_runs" in cell.source]
+    (parameters,) = (cell.source for cell in cells_of(name) if are_parameters(cell))
     shown = []
     values = {"lab": lab_module, "display": shown.append}
     exec(parameters, values)
@@ -351,11 +345,10 @@ def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypa
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    def written(folder, **changed):
-        for shape in shapes:
-            item = planted(rows=120)
-            configuration = replace(item.configuration, workload=shape, **changed)
-            files.write(replace(item, configuration=configuration), files.make_folder(tmp_path / folder))
+    def written(into, **changed):
+        item = planted(rows=120)
+        changes = [replace(item.configuration, workload=shape, **changed) for shape in shapes]
+        return stored(*(replace(item, configuration=configuration) for configuration in changes), into=into)
 
     written("cpu")
     values |= dict.fromkeys(("runs", "wide", "batches"), lab_module.load(tmp_path / "cpu"))
@@ -364,8 +357,7 @@ def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypa
     assert not shown and capsys.readouterr().out.count("make gpu-session") == len(cells)
     card = {"runtime": "pytorch-cudagraph", "device_name": "NVIDIA Card", "options": Options(device="cuda")}
     for topic in ("grid", "edge", "batch"):
-        written(topic, **card)
-        lab_module.consolidate(tmp_path / topic, tmp_path / "data/card" / topic)
+        lab_module.consolidate(written(topic, **card), tmp_path / "data/card" / topic)
     lab_module.consolidate(tmp_path / "cpu", tmp_path / "data/cpu/grid")  # not of a GPU
     for cell in cells:
         exec(cell, values)
@@ -377,9 +369,9 @@ def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.85])
-def test_a_kink_at_256_units_is_found_and_only_there(factor, tmp_path, monkeypatch, capsys):
+def test_a_kink_at_256_units_is_found_and_only_there(factor, tmp_path, stored, monkeypatch, capsys):
     """Planted: time grows with the square of the size; with 256 units and 256 steps it is multiplied by `factor`."""
-    cells = {cell.id: cell.source for cell in nbformat.read(ROOT / "notebooks/01_hidden_size.ipynb", 4).cells}
+    cells = {cell.id: cell.source for cell in cells_of("01_hidden_size")}
     shown = []
     values = {"lab": lab_module, "display": shown.append}
     exec(cells["01-01"], values)
@@ -397,7 +389,7 @@ def test_a_kink_at_256_units_is_found_and_only_there(factor, tmp_path, monkeypat
             )
             columns = item.columns | {"latency_ns": latency_ns.astype(np.int64), "start_ns": np.arange(rows) * 10**8}
             configuration = replace(item.configuration, workload=shape)
-            files.write(replace(item, configuration=configuration, columns=columns), files.make_folder(tmp_path / "in"))
+            stored(replace(item, configuration=configuration, columns=columns), into="in")
     lab_module.consolidate(tmp_path / "in", tmp_path / "empty/data/xeon/kink")
     exec(cells["kink-run"], values)
     text = capsys.readouterr().out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from itertools import chain
@@ -15,7 +14,7 @@ import pytest
 
 import lstm_trt as lab
 from lstm_trt import registry
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.support.packages import PACKAGES, copy_packages, loaded
 
 OTHERS = PACKAGES[1:]
@@ -162,9 +161,7 @@ def told(tmp_path_factory) -> dict:
     left = folder / "lstm_trt" / "plots" / "__pycache__"
     left.mkdir(parents=True)
     (left / "style.cpython-311.pyc").write_bytes(b"")
-    done = subprocess.run([sys.executable, "-c", ASK], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = json.loads(ran(sys.executable, "-c", ASK, cwd=folder).stdout)
     assert answer["from"].startswith(str(folder))
     return answer
 

@@ -16,7 +16,7 @@ import pytest
 
 from lstm_judge.read.runs import load
 from lstm_trt import registry
-from tests.conftest import ROOT, sampled
+from tests.conftest import ROOT, ran, sampled
 from tests.support.packages import PACKAGES
 
 README = ROOT / "README.md"
@@ -182,12 +182,6 @@ def test_the_messages_that_the_gpu_page_explains_exist():
     assert len(messages) > 10 and [part for part in parts if part not in sources] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_and_picture_exists(page):
-    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
-
-
 def test_the_readme_links_every_page():
     links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
     missing = [page for page in PAGES[1:] if str(page.relative_to(ROOT)) not in links]
@@ -206,8 +200,7 @@ def test_every_runtime_is_described():
 
 def test_the_files_that_pages_and_modules_name_exist():
     """Names such as `loop.py` are files of this repository."""
-    found = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    paths = found.stdout.splitlines()
+    paths = ran("git", "ls-files", "-co", "--exclude-standard", status=None).stdout.splitlines()
     folders = tuple(f"{name}/" for name in (*PACKAGES, "benchmarks", "tests"))
     read = [path for path in paths if path.endswith(".py") and path.startswith(folders)]
     read += [str(page.relative_to(ROOT)) for page in PAGES]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import lstm_trt as lab
-from tests.conftest import ROOT, sampled
+from tests.conftest import ROOT, ran, sampled
 
 GALLERY = ROOT / "figures/README.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", GALLERY]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *(ROOT / "data").glob("**/README.md"), GALLERY]
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 
@@ -24,8 +23,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a chec
 def git(*arguments: str, status: int = 0) -> list[str]:
     """The lines or, with -z, the names that git prints, also in a checkout of another user."""
     trusted = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-    done = subprocess.run(["git", *arguments], cwd=ROOT, env=os.environ | trusted, capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
+    done = ran("git", *arguments, status=status, env=os.environ | trusted)
     return re.split("[\0\n]", done.stdout.rstrip("\0\n"))
 
 

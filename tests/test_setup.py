@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
-import tarfile
 import tomllib
-import zipfile
 from importlib import metadata
 
 import pytest
@@ -18,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from benchmarks import gpu_packages
-from tests.conftest import ROOT
-from tests.support.distributions import build, tracked_files
+from tests.conftest import ROOT, ran
+from tests.support.distributions import tracked_files
 from tests.support.packages import PACKAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -109,21 +106,6 @@ def test_what_the_packages_import_is_declared():
     assert {name: path for name, path in imported.items() if name not in known} == {}
 
 
-@pytest.mark.heavy
-def test_wheel_and_sdist_have_the_packages_whole_and_no_test(tmp_path):
-    """The tests read recordings, pages and notebooks, which stay in the repository."""
-    wheel, sdist = build(tmp_path)
-    with zipfile.ZipFile(wheel) as archive:
-        in_wheel = set(archive.namelist())
-    with tarfile.open(sdist) as archive:
-        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
-    packages = {name for name in tracked_files(tmp_path) if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
-    packages -= {f"{each}/ruff.toml" for each in PACKAGES}  # of a checkout
-    assert {name.partition("/")[0] for name in packages} == {*PACKAGES}
-    assert packages <= in_wheel and packages <= in_sdist
-    assert {name for name in in_wheel | in_sdist if name.startswith("tests")} == set()
-
-
 def test_the_packages_for_a_driver_are_those_of_the_extras():
     for major, purposes in gpu_packages.REQUIREMENTS.items():
         for extra in ("tensorrt", "rtx"):
@@ -144,7 +126,7 @@ def test_without_a_driver_make_gpu_ends_in_one_line_before_it_installs_anything(
     command = ["make", f"PYTHON={sys.executable}", f"VENV={venv}", "gpu"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     environment["CUDA_VISIBLE_DEVICES"] = ""
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    result = ran(*command, status=None, env=environment)
     assert result.returncode != 0 and not (tmp_path / "venv").exists()
     (line,) = (line for line in result.stderr.splitlines() if not line.startswith("make: "))
     assert "nvidia-smi" in line
@@ -192,9 +174,7 @@ def test_every_extra_with_which_something_is_recorded_has_what_recording_needs()
 
 
 def test_make_sweep_installs_what_recording_needs(tmp_path):
-    command = ["make", "-n", f"VENV={os.path.relpath(tmp_path, ROOT)}", "sweep"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert " -e '.[record]'\n" in result.stdout
+    assert " -e '.[record]'\n" in ran("make", "-n", f"VENV={os.path.relpath(tmp_path, ROOT)}", "sweep").stdout
 
 
 def test_ci_calls_the_readmes_test_command_first():
@@ -215,13 +195,11 @@ def test_make_has_the_targets_that_the_pages_name():
     targets = {name for page in pages for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
     assert {"sweep", "test", "lab", "figures", "hook", "literature", "lint"} <= targets
     for target in targets:
-        result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
+        ran("make", "-n", target)
 
 
 def test_jupyterlab_serves_the_project_and_opens_the_overview():
-    result = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True)
-    (line,) = (line for line in result.stdout.splitlines() if "jupyter lab" in line)
+    (line,) = (line for line in ran("make", "-n", "lab").stdout.splitlines() if "jupyter lab" in line)
     command = shlex.split(line.split("jupyter lab")[1])
     options = dict(option.removeprefix("--").split("=") for option in command)
     assert (ROOT / options["ServerApp.root_dir"]).samefile(ROOT)

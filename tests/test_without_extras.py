@@ -9,11 +9,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from lstm_judge import campaign, rerun
 from lstm_onnx.c import compile as c_compile
@@ -21,7 +24,7 @@ from lstm_trt.config import libraries
 from lstm_trt.config.errors import NotInstalled, RuntimeUnavailable, UsageError
 from lstm_trt.export.tensorrt import trt
 from lstm_trt.machine import gpu
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 from tests.support.distributions import build
 from tests.support.packages import PACKAGES
 
@@ -31,13 +34,9 @@ OF_A_CHECKOUT = re.compile(r"make [a-z-]+|pip install -e")
 #: The command that a wheel names where what recording needs is missing.
 RECORDS = "install it with pip install 'lstm_trt[record]'"
 
-#: Prints as JSON for each module the names that introspection lacks, and the lines that users read.
-LOOK = """
-import contextlib, importlib, inspect, io, json, pydoc
-from lstm_trt import registry
-from lstm_trt.cli.main import main
-from lstm_trt.recorder import doctor
-from lstm_literature import implementations, states
+#: Prints as JSON for each module the names that introspection lacks.
+INTROSPECT = """
+import importlib, inspect, json, pydoc
 
 lacking = {}
 for name in ("lstm_trt", "lstm_judge.plots", "lstm_literature"):
@@ -45,6 +44,17 @@ for name in ("lstm_trt", "lstm_judge.plots", "lstm_literature"):
     members = [member for member, _ in inspect.getmembers(module)]
     lacking[name] = [member for member in dir(module) if member not in members or not hasattr(module, member)]
     assert len(pydoc.render_doc(module)) > 200
+print(json.dumps(lacking))
+"""
+
+#: Prints as JSON the lines that users read.
+LOOK = """
+import contextlib, io, json
+from lstm_trt import registry
+from lstm_trt.cli.main import main
+from lstm_trt.recorder import doctor
+from lstm_literature import implementations, states
+
 sweep = "sweep --layers 1 --hidden 8 --sequence 4 --scheduler tcp://127.0.0.1:1 --out out".split()
 said = []
 for line in [*([command, "--help"] for command in registry.commands()), ["rerun", "a.ipynb", "-p", "a", "1"], sweep]:
@@ -55,7 +65,7 @@ for line in [*([command, "--help"] for command in registry.commands()), ["rerun"
     said.append(errors.getvalue())
 said += [row.remedy for name in registry.table("RUNTIMES") for row in doctor.rows_of(name)]
 said += [states.row_of(name).remedy for name in implementations.entries()]
-print(json.dumps([lacking, said]))
+print(json.dumps(said))
 """
 
 #: Prints as JSON what each name of `lab` says that needs more than the plain package; "" if it says nothing.
@@ -120,7 +130,7 @@ class Installed:
         """Run a program of the environment, with no module path but its own."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         command = [self.environment / "bin" / program, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True)
+        return ran(*command, status=None, cwd=self.folder, env=variables)
 
     def printed(self, code: str) -> Any:
         """The JSON values that Python code prints."""
@@ -133,7 +143,7 @@ class Installed:
 def installed(tmp_path_factory) -> Installed:
     """The wheel, installed without extras; skips where pip reaches no index."""
     environment = tmp_path_factory.mktemp("environment")
-    venv = subprocess.run([sys.executable, "-m", "venv", environment], capture_output=True, text=True)
+    venv = ran(sys.executable, "-m", "venv", environment, status=None)
     if venv.returncode:
         pytest.skip(f"needs venv with pip: {venv.stdout.strip()}")
     wheel, _ = build(tmp_path_factory.mktemp("wheel"))
@@ -188,15 +198,43 @@ def test_doctor_says_what_every_runtime_lacks(installed):
     assert "not installed: torch, onnx, " in done.stdout and "-> pip install 'lstm_trt[record]'" in done.stdout
 
 
-@pytest.mark.heavy
-def test_introspection_finds_every_name(installed):
-    lacking, _ = installed.printed(LOOK)
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory) -> Path:
+    """A folder with links to what pip installed here with the plain package, and to nothing else."""
+    folder = tmp_path_factory.mktemp("linked")
+    wanted, found = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"], set()
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        if requirement.name in found or not (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(requirement.name)
+        distribution = metadata.distribution(requirement.name)
+        if distribution.files is None:
+            pytest.skip(f"nobody says which files {requirement.name} has")
+        wanted += distribution.requires or []
+        for first in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
+            if not (folder / first).exists():
+                (folder / first).symlink_to(distribution.locate_file(first))
+    return folder
+
+
+def test_introspection_finds_every_name(linked):
+    """As where the plain package is installed: only what it depends on can be imported or is said to be there."""
+    code = f"import sys; sys.path = [{str(ROOT)!r}, {str(linked)!r}, *sys.path]\n"
+    here = ran(sys.executable, "-I", "-S", "-c", f"{code}import importlib.util as u; print(u.find_spec('onnx'))")
+    assert here.stdout == "None\n"
+    lacking = json.loads(ran(sys.executable, "-I", "-S", "-c", code + INTROSPECT).stdout)
     assert lacking == {"lstm_trt": [], "lstm_judge.plots": [], "lstm_literature": []}
 
 
 @pytest.mark.heavy
+def test_introspection_of_an_installation_finds_every_name(installed):
+    assert not any(installed.printed(INTROSPECT).values())
+
+
+@pytest.mark.heavy
 def test_every_command_has_its_help_and_what_is_missing_is_said_with_its_extra(installed):
-    _, lines = installed.printed(LOOK)
+    lines = installed.printed(LOOK)
     said = [line for line in lines if line]
     for extra in ("record", "lab", "cluster", "openvino", "frameworks"):
         assert any(f"pip install 'lstm_trt[{extra}]'" in line for line in said), extra
@@ -219,10 +257,9 @@ def remedies() -> list[str]:
     return [said.getvalue(), gpu.old_driver_remedy(), *errors, *flavours]
 
 
-def test_remedies_are_those_of_a_checkout_or_of_an_installation(tmp_path, monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
-    for name in ("papermill", "torch"):
-        monkeypatch.setitem(sys.modules, name, None)
+def test_remedies_are_those_of_a_checkout_or_of_an_installation(tmp_path, machine, monkeypatch):
+    machine.compiler()
+    machine.without("papermill", "torch")
     assert libraries.in_checkout() and all(OF_A_CHECKOUT.search(line) for line in remedies())
     monkeypatch.setattr(libraries, "__file__", str(tmp_path / "lstm_trt/config/libraries.py"))
     assert not libraries.in_checkout()

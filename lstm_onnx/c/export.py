@@ -53,18 +53,14 @@ class WrittenC:
     """The C files of a network, at `paths`.
 
     `error`: the largest of an output of all functions on random inputs, compared with float64,
-    relative to the largest output; None if it was not measured. `stride`: samples of a time step.
+    relative to the largest output; None if it was not measured. `samples`: of a call of each of
+    the functions `run` and `step` that the file has.
     """
 
     paths: tuple[Path, ...]
     file: CFile
     error: float | None
-    stride: int = 1
-
-    @property
-    def samples(self) -> dict[str, int]:
-        """Samples of a call of each of the functions `run` and `step` that the file has."""
-        return {function: rows * self.stride for function, rows in self.file.samples.items()}
+    samples: Mapping[str, int]
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -157,7 +153,7 @@ def export_c(
             raise
         window = {"run": models.functions["run"]}
         reason = f"it cannot be generated: {error}"
-        models = _Models(window, no_step=reason, stride=models.stride)
+        models = _Models(window, no_step=reason)
         file = models.code(chosen, name, precision, threads)
     answers = known_answers(file, models.functions, models.states)
     error = measured_error(replace(file, included=False), answers) if answers else None
@@ -171,7 +167,8 @@ def export_c(
             " compared with float64 on random numbers"
         )
     file = replace(file, error=text)
-    return WrittenC(tuple(c_folder.write(file, answers, folder)), file, error, models.stride)
+    paths = tuple(c_folder.write(file, answers, folder))
+    return WrittenC(paths, file, error, _samples(network, file, models))
 
 
 @dataclass(frozen=True)
@@ -179,14 +176,14 @@ class _Models:
     """ONNX models of the functions `run` and `step`, and the states that the step gets.
 
     `any_length`: the step computes what the window does, sample after sample as they lie in memory.
-    `no_step`: why there is none. `stride`: samples of a time step.
+    `no_step`: why there is none. `step_samples`: of a call of the step, where the network decides.
     """
 
     functions: dict[str, bytes]
     states: tuple[State, ...] = ()
     any_length: bool = False
     no_step: str = ""
-    stride: int = 1
+    step_samples: int | None = None
 
     def code(self, target: Target, name: str, precision: str, threads: int) -> CFile:
         """What is generated for them; raises `BuildFailed`."""
@@ -243,7 +240,26 @@ def _with_step(network: OnnxNetwork, window: dict[str, bytes]) -> _Models:
         reason = f"it cannot be generated for {count(stride, 'sample')}: {error}"
         return _Models(window, no_step=reason)
     any_length = stride == 1 and _in_order(window["run"], step)
-    return _Models({**window, "step": step}, tick.states, any_length, stride=stride)
+    return _Models({**window, "step": step}, tick.states, any_length, step_samples=stride)
+
+
+def _samples(network: LstmShape | OnnxNetwork, file: CFile, models: _Models) -> dict[str, int]:
+    """Samples of a call of each function: the time steps of the first layer, unless a size says.
+
+    Strides in front of that layer, or behind it, take more samples than the layer has steps. In a
+    network without recurrent layers the only size that was given counts as that of time.
+    """
+    samples = dict(file.samples)
+    if isinstance(network, OnnxNetwork):
+        sizes = dict(network.sizes)
+        time = network.facts.time_symbol
+        if time is not None:
+            samples = dict.fromkeys(samples, sizes[time])
+        elif len(sizes) == 1:
+            samples = dict.fromkeys(samples, *sizes.values())
+    if "step" in samples and models.step_samples is not None:
+        samples["step"] = models.step_samples
+    return samples
 
 
 def _in_order(window: bytes, step: bytes) -> bool:

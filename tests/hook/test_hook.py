@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, rest_is_heavy
+from tests.conftest import ROOT, ran, rest_is_heavy
 
 pytestmark = [
     pytest.mark.skipif(
@@ -85,28 +86,32 @@ class Repository:
             command, cwd=cwd or self.folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL
         )
 
-    def git(self, *arguments: object, **more) -> bytes:
+    def attempt(self, line: str, *words: object, **more) -> subprocess.CompletedProcess:
+        """A git command, given as the words of a line and words that may have spaces."""
+        return self.run("git", *line.split(), *words, **more)
+
+    def git(self, line: str, *words: object, **more) -> bytes:
         """Standard output of a git command that must succeed."""
-        done = self.run("git", *arguments, **more)
+        done = self.attempt(line, *words, **more)
         assert done.returncode == 0, done
         return done.stdout
 
     def commit(self, *arguments: object, **more) -> None:
         """A commit that must succeed and leave no lock or draft behind."""
-        self.git("commit", "-q", "-m", "a commit", *arguments, **more)
+        self.git("commit -q -m", "a commit", *arguments, **more)
         assert self.leftovers() == []
 
     def refused(self, *arguments: object, **more) -> str:
         """The message, one line, of a commit that is refused; HEAD and the index are unchanged."""
         before = self.state()
-        done = self.run("git", "commit", *(arguments or ("-m", "refused")), **more)
+        done = self.attempt("commit", *(arguments or ("-m", "refused")), **more)
         message = done.stderr.decode()
         assert done.returncode == 1 and message.startswith("pre-commit: ") and message.count("\n") == 1, done
         assert self.state() == before and self.leftovers() == []
         return message
 
     def state(self) -> tuple[bytes, bytes]:
-        return self.run("git", "rev-parse", "HEAD").stdout, self.git("ls-files", "-s", "-v", "-z")
+        return self.attempt("rev-parse HEAD").stdout, self.git("ls-files -s -v -z")
 
     def leftovers(self) -> list[str]:
         folder = self.folder / ".git"
@@ -119,24 +124,36 @@ class Repository:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         if add:
-            self.git("--literal-pathspecs", "add", "-f", "--", name)
+            self.git("--literal-pathspecs add -f --", name)
         return file
 
-    def committed(self, name: str) -> bytes:
-        return self.git("cat-file", "blob", f"HEAD:{name}")
+    def stage(self, text: str, name: str = "a.ipynb", add: bool = True) -> Path:
+        """Write a notebook that was run, and stage it."""
+        return self.write(name, notebook(text), add)
 
-    def staged(self, name: str) -> bytes:
-        return self.git("cat-file", "blob", f":{name}")
+    def committed(self, name: str = "a.ipynb") -> bytes:
+        return self.git("cat-file blob", f"HEAD:{name}")
+
+    def staged(self, name: str = "a.ipynb") -> bytes:
+        return self.git("cat-file blob", f":{name}")
+
+    def parents(self) -> int:
+        return len(self.git("rev-list --parents -1 HEAD").split()) - 1
+
+    def follow(self, lines: str, **more) -> None:
+        """Git commands that must succeed, one a line."""
+        for line in lines.strip().splitlines():
+            self.git(line, **more)
 
     def status(self) -> bytes:
-        return self.git("status", "--porcelain", "--untracked-files=no")
+        return self.git("status --porcelain --untracked-files=no")
 
     def strips(self, text: str, *arguments: object, name: str = "a.ipynb", **more) -> None:
         """A commit records a notebook without its outputs; the working copy keeps them.
 
         Not only the commit: were the index to keep the outputs, they would be staged again.
         """
-        file = self.write(name, notebook(text), add=not arguments)
+        file = self.stage(text, name, add=not arguments)
         self.commit(*arguments, **more)
         assert self.committed(name) == self.staged(name) == clean(text)
         assert file.read_bytes() == notebook(text)
@@ -144,19 +161,18 @@ class Repository:
     def linked(self) -> Repository:
         """A linked worktree, on a branch of its own."""
         linked = Repository(self.folder.parent / "linked work", self.tools)
-        self.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+        self.git("worktree add -q", linked.folder, "-b", "branch")
         return linked
 
-    def install(self, *arguments: object) -> bytes:
+    def install(self, *arguments: object, status: int = 0) -> str:
+        """What the installer says, on one line; it must end with this status."""
         done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
-        assert done.returncode == 0, done
-        return done.stdout
+        message = (done.stderr if status else done.stdout).decode()
+        assert done.returncode == status and re.fullmatch("hook: .*\n", message), done
+        return message
 
     def install_refused(self, *arguments: object) -> str:
-        done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
-        message = done.stderr.decode()
-        assert done.returncode == 2 and message.startswith("hook: ") and message.count("\n") == 1, done
-        return message
+        return self.install(*arguments, status=2)
 
     def check(self, **environment: object) -> subprocess.CompletedProcess:
         return self.run(sys.executable, HOOKS / "strip_staged.py", "--check", **environment)
@@ -180,7 +196,7 @@ def plain(tmp_path, tools) -> Repository:
 def new_repository(folder: Path, tools: Path, *options: str) -> Repository:
     shutil.copytree(HOOKS, folder / ".githooks", ignore=shutil.ignore_patterns("__pycache__"))
     repository = Repository(folder, tools)
-    repository.git("init", "-q", "-b", "main", "--template=", *options)
+    repository.git("init -q -b main --template=", *options)
     (folder / ".git/info").mkdir()
     (folder / ".git/info/exclude").write_text(".githooks/\n")
     return repository
@@ -221,140 +237,116 @@ def strip_staged(repository, monkeypatch):
 
 
 def test_only_what_is_staged_is_stripped_and_the_working_copy_keeps_its_outputs(repository):
-    repository.write("a.ipynb", notebook("staged"))
-    file = repository.write("a.ipynb", notebook("unstaged"), add=False)
+    repository.stage("staged")
+    file = repository.stage("unstaged", add=False)
     repository.write("text", b"unstaged\n", add=False)
     before = file.stat().st_mtime_ns
     repository.commit()
-    assert repository.committed("a.ipynb") == repository.staged("a.ipynb") == clean("staged")
+    assert repository.committed() == repository.staged() == clean("staged")
     assert (file.read_bytes(), file.stat().st_mtime_ns) == (notebook("unstaged"), before)
     assert repository.committed("text") == b"0\n"
     assert repository.status() == b" M a.ipynb\n M text\n"
 
 
+def with_cells(cells: dict[str, tuple[str, ...]], *, ran: bool) -> dict:
+    """A notebook with a cell for each id, with these tags."""
+    whole = json.loads(notebook(ran=ran, title="my own"))
+    made = {name: json.loads(notebook(name, ran=ran, tags=tags))["cells"][0] for name, tags in cells.items()}
+    return whole | {"cells": [cell | {"id": name} for name, cell in made.items()]}
+
+
 def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repository):
     # CI has no settings of the user's own for nbstripout, and the hook must agree with CI.
-    repository.git("config", "filter.nbstripout.extrakeys", "metadata.kernelspec")
-    repository.git("config", "filter.nbstripout.keepmetadatakeys", "metadata.papermill")
-    whole = json.loads(notebook(title="my own"))
-    whole["cells"] = []
-    added = [("injected-parameters",), ("papermill-error-cell-tag",)]
-    tags = [("parameters",), added[0], ("mine", "x"), ("keep_output",), added[1]]
-    for number, tag in enumerate(tags):
-        (cell,) = json.loads(notebook(f"n = {number}", tags=tag))["cells"]
-        cell["id"] = f"id-{number}"
-        whole["cells"].append(cell)
-    repository.write("a.ipynb", json.dumps(whole).encode())
-    # Format 3.
-    cell = {"cell_type": "code", "collapsed": False, "input": ["1"], "language": "python", "metadata": {}}
-    cell |= {"outputs": [{"output_type": "stream", "stream": "stdout", "text": ["out"]}], "prompt_number": 3}
-    old = {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": [cell]}]}
-    repository.write("old.ipynb", json.dumps(old).encode())
-    # Nothing to strip: not a byte changes.
-    indented = json.dumps(json.loads(clean("1")), indent=4).encode() + b"\r\n\r\n"
-    repository.write("indented.ipynb", indented)
+    repository.git("config filter.nbstripout.extrakeys metadata.kernelspec")
+    repository.git("config filter.nbstripout.keepmetadatakeys metadata.papermill")
+    added = {"papermill": ("injected-parameters",), "failed": ("papermill-error-cell-tag",)}
+    cells = {"given": ("parameters",), **added, "own": ("mine", "x"), "kept": ("keep_output",)}
+    ran = with_cells(cells, ran=True)
+    expected = with_cells({name: tags for name, tags in cells.items() if name not in added}, ran=False)
+    expected["cells"][-1]["outputs"] = ran["cells"][-1]["outputs"]
+    repository.write("a.ipynb", json.dumps(ran).encode())
     repository.commit()
-    assert repository.committed("indented.ipynb") == indented
-    (cell,) = json.loads(repository.committed("old.ipynb"))["worksheets"][0]["cells"]
-    assert cell["outputs"] == [] and cell["prompt_number"] is None and cell["input"] == ["1"]
-    result = json.loads(repository.committed("a.ipynb"))
-    assert result["metadata"] == {"kernelspec": whole["metadata"]["kernelspec"], "title": "my own"}
-    assert [cell["id"] for cell in result["cells"]] == ["id-0", "id-2", "id-3"]
-    assert [cell["metadata"] for cell in result["cells"]] == [{"tags": list(tags[i])} for i in (0, 2, 3)]
-    assert [cell["source"] for cell in result["cells"]] == [["n = 0"], ["n = 2"], ["n = 3"]]
-    assert [cell["outputs"] for cell in result["cells"]] == [[], [], whole["cells"][3]["outputs"]]
-    assert all(cell["execution_count"] is None for cell in result["cells"])
+    assert json.loads(repository.committed()) == expected
 
 
-#: Service -> what it writes to a cell, and what of it stays; then the same of the notebook.
-USER = {"displayName": "A Name", "photoUrl": "", "userId": "0123456789"}
+def test_format_3_is_stripped_and_where_nothing_is_to_strip_not_a_byte_changes(strip_staged):
+    def format_3(**results) -> dict:
+        cell = {"cell_type": "code", "input": ["1"], "language": "python", "metadata": {}, **results}
+        return {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": [cell]}]}
+
+    output = {"output_type": "stream", "stream": "stdout", "text": ["out"]}
+    old = format_3(collapsed=False, outputs=[output], prompt_number=3)
+    (sheet,) = json.loads(strip_staged.stripped(b"old.ipynb", json.dumps(old).encode()))["worksheets"]
+    assert {"input": ["1"], "outputs": [], "prompt_number": None}.items() <= sheet["cells"][0].items()
+    indented = json.dumps(json.loads(clean("1")), indent=4).encode() + b"\r\n\r\n"
+    assert strip_staged.stripped(b"a.ipynb", indented) == indented
+
+
+#: Service -> of what it writes to a cell what must go and what must stay, then of the notebook; `>`: inside an entry.
+CELL, BOOK = "application/vnd.databricks.v1+cell", "application/vnd.databricks.v1+notebook"
 SERVICES = {
     "colab": (
-        {
-            "executionInfo": {"elapsed": 512, "status": "ok", "timestamp": 1764262800000, "user": USER, "user_tz": -60},
-            "outputId": "bded3fca-1d3b-4955-8b9a-f767ea8c65b9",
-            "colab": {"base_uri": "https://localhost/", "height": 34, "referenced_widgets": ["2d11b1ce"]},
-            "cellView": "form",
-        },
-        {"cellView": "form"},
-        {
-            "colab": {"provenance": [{"file_id": "1a", "timestamp": 1}], "authorship_tag": "ABX9", "gpuType": "T4"},
-            "accelerator": "GPU",
-        },
-        {"colab": {"gpuType": "T4"}, "accelerator": "GPU"},
+        ("executionInfo>user>userId", "outputId", "colab>base_uri", "colab>height", "colab>referenced_widgets"),
+        ("cellView",),
+        ("colab>provenance", "colab>authorship_tag", "colab>last_runtime", "colab>collapsed_sections"),
+        ("colab>gpuType", "accelerator"),
     ),
-    "colab, saved there once": ({"colab": {}}, {}, {"colab": {"provenance": []}}, {}),
+    "colab, saved there once": (("colab>resources", "colab>background_save"), (), ("colab>provenance",), ()),
     "databricks": (
-        {
-            "application/vnd.databricks.v1+cell": {
-                "cellMetadata": {"byteLimit": 2048000, "rowLimit": 10000},
-                **{"startTime": 1783116567874, "finishTime": 1783116572164, "submitTime": 1783116567821},
-                **{"inputWidgets": {}, "nuid": "0851d832-e11f", "tableResultSettingsMap": {}},
-                **{"showTitle": True, "title": "Read the table"},
-            }
-        },
-        {"application/vnd.databricks.v1+cell": {"showTitle": True, "title": "Read the table"}},
-        {
-            "application/vnd.databricks.v1+notebook": {
-                "language": "python",
-                "notebookMetadata": {
-                    "mostRecentlyExecutedCommandWithImplicitDF": {"commandId": 5436552850497608},
-                    "pythonIndentUnit": 4,
-                },
-                "notebookOrigID": 5436552850497600,
-                "widgets": {"src": {"currentValue": "mine", "nuid": "2e63fcd8", "typedWidgetInfo": {"name": "src"}}},
-            },
-            "notebookId": 12,
-        },
-        {
-            "application/vnd.databricks.v1+notebook": {
-                "language": "python",
-                "notebookMetadata": {"pythonIndentUnit": 4},
-                "widgets": {"src": {"typedWidgetInfo": {"name": "src"}}},
-            }
-        },
+        (
+            *(f"{CELL}>{key}" for key in ("cellMetadata>byteLimit", "startTime", "finishTime", "submitTime")),
+            *(f"{CELL}>{key}" for key in ("inputWidgets", "nuid", "tableResultSettingsMap")),
+        ),
+        (f"{CELL}>showTitle", f"{CELL}>title"),
+        (
+            f"{BOOK}>notebookMetadata>mostRecentlyExecutedCommandWithImplicitDF>commandId",
+            *(f"{BOOK}>{key}" for key in ("notebookOrigID", "widgets>src>currentValue", "widgets>src>nuid")),
+            "notebookId",
+        ),
+        (f"{BOOK}>language", f"{BOOK}>notebookMetadata>pythonIndentUnit", f"{BOOK}>widgets>src>typedWidgetInfo>name"),
     ),
     "deepnote": (
-        {
-            **{"cell_id": "00000-ecf67c49", "deepnote_cell_type": "code", "deepnote_to_be_reexecuted": False},
-            **{"execution_millis": 3, "execution_start": 1620375813931, "source_hash": "8ad57f32"},
-        },
-        {"cell_id": "00000-ecf67c49", "deepnote_cell_type": "code"},
-        {"deepnote_notebook_id": "dfa05eea", "deepnote_persisted_session": {"createdAt": "2024-03-02"}},
-        {},
+        ("deepnote_to_be_reexecuted", "execution_millis", "execution_start", "source_hash", "execution_context_id"),
+        ("cell_id", "deepnote_cell_type"),
+        ("deepnote_notebook_id", "deepnote_persisted_session>createdAt", "deepnote_execution_queue"),
+        (),
     ),
-    "kaggle": (
-        {"_cell_guid": "b1076dfc", "_uuid": "8f2839f2", "trusted": True, "_kg_hide-input": True},
-        {"_kg_hide-input": True},
-        {"kaggle": {"accelerator": "none"}},
-        {"kaggle": {"accelerator": "none"}},
+    "deepnote, tables": (("deepnote_table_loading", "deepnote_table_state>sortBy"), (), (), ()),
+    "jupyter": (
+        ("ExecuteTime>start_time", "collapsed", "execution>iopub", "heading_collapsed", "hidden", "scrolled"),
+        ("slideshow>slide_type",),
+        ("signature", "widgets>state", "papermill>duration", "language_info>version"),
+        ("title",),
     ),
-    "snowflake": (
-        {"name": "cell1"},
-        {"name": "cell1"},
-        {"lastEditStatus": {"authorEmail": "a@example.org", "authorName": "A NAME", "lastEditTime": 1}},
-        {},
-    ),
-    "vs code": (
-        {"vscode": {"languageId": "sql"}},
-        {"vscode": {"languageId": "sql"}},
-        {"vscode": {"interpreter": {"hash": "31f2aee4"}}},
-        {},
-    ),
+    "kaggle": (("_cell_guid", "_uuid", "trusted"), ("_kg_hide-input",), (), ("kaggle>accelerator",)),
+    "snowflake": ((), ("name",), ("lastEditStatus>authorEmail",), ()),
+    "vs code": ((), ("vscode>languageId",), ("vscode>interpreter>hash",), ()),
 }
 
 
+def metadata_of(*paths: str) -> dict:
+    """Metadata with these entries."""
+    made: dict = {}
+    for path in paths:
+        *outer, last = path.split(">")
+        inner = made
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[last] = "a value"
+    return made
+
+
 def test_what_services_write_goes_and_what_an_author_chose_there_stays(repository):
-    for name, (of_cell, _, of_notebook, _) in SERVICES.items():
-        whole = json.loads(notebook(**of_notebook))
-        whole["cells"][0]["metadata"] |= of_cell
+    for name, (goes, stays, notebook_goes, notebook_stays) in SERVICES.items():
+        whole = json.loads(notebook(**metadata_of(*notebook_goes, *notebook_stays)))
+        whole["cells"][0]["metadata"] |= metadata_of(*goes, *stays)
         repository.write(f"{name}.ipynb", json.dumps(whole).encode())
     repository.commit()
     kernel = json.loads(clean())["metadata"]
-    for name, (_, cell_stays, _, notebook_stays) in SERVICES.items():
+    for name, (_, stays, _, notebook_stays) in SERVICES.items():
         committed = json.loads(repository.committed(f"{name}.ipynb"))
-        assert committed["metadata"] == kernel | notebook_stays, name
-        assert committed["cells"][0]["metadata"] == cell_stays, name
+        assert committed["metadata"] == kernel | metadata_of(*notebook_stays), name
+        assert committed["cells"][0]["metadata"] == metadata_of(*stays), name
 
 
 NAMES = [
@@ -385,9 +377,9 @@ NAMES = [
 def test_any_name(repository, paths):
     """Under --literal-pathspecs, which git hands down to hooks, where `*.ipynb` then matches nothing."""
     for name in NAMES:
-        repository.write(name, notebook(ascii(name)), add=False)
-    repository.git("add", "-f", *(f":(top,literal){name}" for name in NAMES))
-    repository.git("--literal-pathspecs", "commit", "-qm", "names", *paths)
+        repository.stage(ascii(name), name, add=False)
+    repository.git("add -f", *(f":(top,literal){name}" for name in NAMES))
+    repository.git("--literal-pathspecs commit -qm names", *paths)
     for name in NAMES:
         assert repository.committed(name) == repository.staged(name) == clean(ascii(name)), name
         assert (repository.folder / name).read_bytes() == notebook(ascii(name)), name
@@ -396,29 +388,30 @@ def test_any_name(repository, paths):
 
 def test_each_kind_of_entry_stays_what_it_is(repository):
     """Modes, links, submodules, flags (a sparse checkout lives by them), and what `git add -N` announced."""
-    repository.write("run.ipynb", notebook("run"))
-    repository.git("update-index", "--chmod=+x", "run.ipynb")
+    for name in ("run", "sparse", "assumed"):
+        repository.stage(name, f"{name}.ipynb")
+    repository.write("new.ipynb", b"not even JSON yet", add=False)
     link = repository.folder / "link.ipynb"
     link.symlink_to("a.ipynb")
     (repository.folder / "dangling.ipynb").symlink_to("no\nwhere")
-    repository.git("add", "link.ipynb", "dangling.ipynb")
-    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module.ipynb")
     (repository.folder / "module.ipynb").mkdir()
-    repository.write("sparse.ipynb", notebook("sparse")).unlink()
-    repository.git("update-index", "--skip-worktree", "sparse.ipynb")
-    repository.write("assumed.ipynb", notebook("assumed"))
-    repository.git("update-index", "--assume-unchanged", "assumed.ipynb")
-    repository.write("new.ipynb", b"not even JSON yet", add=False)
-    repository.git("add", "-N", "new.ipynb")
+    repository.follow(f"""
+add link.ipynb dangling.ipynb
+add -N new.ipynb
+update-index --chmod=+x run.ipynb
+update-index --add --cacheinfo 160000,{"1" * 40},module.ipynb
+update-index --skip-worktree sparse.ipynb
+update-index --assume-unchanged assumed.ipynb""")
+    (repository.folder / "sparse.ipynb").unlink()
     repository.commit()
     for name in ("run", "sparse", "assumed"):
         assert repository.committed(f"{name}.ipynb") == clean(name)
-    modes = {line.split()[3]: line.split()[0] for line in repository.git("ls-tree", "HEAD").splitlines()}
-    assert modes.pop(b"run.ipynb") == b"100755" and modes.pop(b"module.ipynb") == b"160000"
-    assert modes.pop(b"link.ipynb") == modes.pop(b"dangling.ipynb") == b"120000"
-    assert set(modes) == {b"a.ipynb", b"assumed.ipynb", b"sparse.ipynb", b"text"}
+    modes = {line.split()[3]: line.split()[0] for line in repository.git("ls-tree HEAD").splitlines()}
+    plain = dict.fromkeys((b"a.ipynb", b"assumed.ipynb", b"sparse.ipynb", b"text"), b"100644")
+    links = dict.fromkeys((b"link.ipynb", b"dangling.ipynb"), b"120000")
+    assert modes == {**plain, **links, b"run.ipynb": b"100755", b"module.ipynb": b"160000"}
     assert repository.committed("dangling.ipynb") == b"no\nwhere"
-    flags = repository.git("ls-files", "-v").splitlines()
+    flags = repository.git("ls-files -v").splitlines()
     assert {line for line in flags if line[:1] != b"H"} == {b"h assumed.ipynb", b"S sparse.ipynb"}
     assert repository.status() == b" A new.ipynb\n M run.ipynb\n"
     # A link that becomes a notebook.
@@ -427,33 +420,33 @@ def test_each_kind_of_entry_stays_what_it_is(repository):
 
 
 def test_a_rename_with_new_outputs_and_changes_that_need_no_python(repository):
-    repository.git("mv", "a.ipynb", "b.ipynb")
+    repository.git("mv a.ipynb b.ipynb")
     repository.strips("0", name="b.ipynb")
-    assert repository.git("ls-tree", "--name-only", "HEAD") == b"b.ipynb\ntext\n"
-    repository.git("config", "--unset", "lstmtrt.python")
-    repository.git("rm", "-q", "-f", "b.ipynb")
+    assert repository.git("ls-tree --name-only HEAD") == b"b.ipynb\ntext\n"
+    repository.git("config --unset lstmtrt.python")
+    repository.git("rm -q -f b.ipynb")
     (repository.folder / "link.ipynb").symlink_to("nowhere")
-    repository.git("add", "link.ipynb")
+    repository.git("add link.ipynb")
     repository.commit()
-    assert repository.git("ls-tree", "--name-only", "HEAD") == b"link.ipynb\ntext\n"
+    assert repository.git("ls-tree --name-only HEAD") == b"link.ipynb\ntext\n"
 
 
 @pytest.mark.heavy
 def test_a_submodule_can_have_the_hook_itself(repository, plain):
-    plain.git("add", "-f", ".githooks")
+    plain.git("add -f .githooks")
     plain.commit()
     path = {"PATH": f"{repository.tools}:/usr/bin:/bin"}  # git submodule is a shell script with needs of its own
-    repository.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", plain.folder, "module.ipynb", **path)
+    repository.git("-c protocol.file.allow=always submodule add -q", plain.folder, "module.ipynb", **path)
     repository.strips("1")
     inner = Repository(repository.folder / "module.ipynb", repository.tools)
     inner.install()
     inner.strips("changed", name="inner.ipynb")
     # Only the submodule moves on: no notebook, though its name says so, and outputs beside it are no empty commit,
     # even where configuration hides submodules from diffs.
-    repository.git("add", "module.ipynb")
-    repository.git("config", "submodule.module.ipynb.ignore", "all")
+    repository.git("add module.ipynb")
+    repository.git("config submodule.module.ipynb.ignore all")
     repository.strips("1")
-    assert repository.git("ls-tree", "HEAD", "module.ipynb").split()[2] == inner.git("rev-parse", "HEAD").strip()
+    assert repository.git("ls-tree HEAD module.ipynb").split()[2] == inner.git("rev-parse HEAD").strip()
 
 
 # --- Which way of committing ----------------------------------------------------
@@ -462,12 +455,10 @@ def test_a_submodule_can_have_the_hook_itself(repository, plain):
 @pytest.mark.heavy
 def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain):
     plain.install()
-    plain.strips("first")
-    plain.git("checkout", "-q", "--detach")
-    plain.strips("detached")
-    plain.git("checkout", "-q", "--orphan", "new")
-    plain.strips("orphan")
-    assert plain.git("rev-list", "--count", "HEAD") == b"1\n"
+    for number, before in enumerate(("status", "checkout -q --detach", "checkout -q --orphan new")):
+        plain.git(before)
+        plain.strips(str(number))
+    assert plain.parents() == 0
 
 
 STAGING = ["-a", "-i -- a.ipynb", "-o -- a.ipynb"]
@@ -489,11 +480,11 @@ def test_commits_that_stage_on_their_way_also_in_a_linked_worktree(repository, o
 
 
 def test_a_commit_of_one_path_leaves_what_else_is_staged(repository):
-    repository.write("a.ipynb", notebook("1"))
-    repository.write("other.ipynb", notebook("2"))
+    repository.stage("1")
+    repository.stage("2", "other.ipynb")
     repository.write("text", b"staged\n")
     before = repository.state()
-    assert repository.run("git", "commit", "--", "a.ipynb", GIT_EDITOR="false").returncode == 1
+    assert repository.attempt("commit -- a.ipynb", GIT_EDITOR="false").returncode == 1
     assert repository.state() == before and repository.leftovers() == []
     repository.strips("1", "--", "a.ipynb")
     assert repository.staged("other.ipynb") == notebook("2")
@@ -503,38 +494,36 @@ def test_a_commit_of_one_path_leaves_what_else_is_staged(repository):
 @pytest.mark.parametrize("word", rest_is_heavy(["--amend", "--am", "alias"], lambda word: word == "alias"))
 def test_an_amend_may_leave_the_files_as_they_are(repository, word):
     """Only outputs are staged; the amend is for the message."""
-    repository.write("a.ipynb", notebook("0"))
-    repository.git("config", "alias.reword", "commit --amend")
+    repository.stage("0")
+    repository.git("config alias.reword", "commit --amend")
     repository.git(*(["reword"] if word == "alias" else ["commit", word]), "-q", "-m", "better words")
-    assert repository.committed("a.ipynb") == clean("0")
-    assert repository.git("log", "--format=%s") == b"better words\n"
+    assert repository.committed() == clean("0")
+    assert repository.git("log --format=%s") == b"better words\n"
 
 
 @pytest.mark.heavy
 def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
     plain.install()
     for text in ("first", "second"):
-        plain.write("a.ipynb", notebook(text))
+        plain.stage(text)
         plain.commit("--no-verify")
-        assert plain.committed("a.ipynb") == notebook(text)
-        plain.git("commit", "-q", "--amend", "--no-edit")
-        assert plain.committed("a.ipynb") == plain.staged("a.ipynb") == clean(text)
-    assert plain.git("rev-list", "--count", "HEAD") == b"2\n"
+        assert plain.committed() == notebook(text)
+        plain.git("commit -q --amend --no-edit")
+        assert plain.committed() == plain.staged() == clean(text)
+    assert plain.git("rev-list --count HEAD") == b"2\n"
 
 
 @pytest.mark.heavy
 def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
-    for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
-        elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
-        repository.write("deep/er/b.ipynb", notebook(f"{number}"))
-        repository.strips(f"{number} here", cwd=cwd, **elsewhere)
-        assert repository.committed("deep/er/b.ipynb") == clean(f"{number}")
+    repository.stage("0", "deep/er/b.ipynb")
+    repository.strips("1", cwd=repository.folder / "deep/er")
+    assert repository.committed("deep/er/b.ipynb") == clean("0")
+    repository.strips("2", cwd=tmp_path, GIT_DIR="work/.git", GIT_WORK_TREE="work")
     other = {"GIT_INDEX_FILE": tmp_path / "other-index"}
-    repository.write("a.ipynb", notebook("other index"), add=False)
-    repository.git("read-tree", "HEAD", **other)
-    repository.git("add", "a.ipynb", **other)
+    repository.stage("other index", add=False)
+    repository.follow("read-tree HEAD\nadd a.ipynb", **other)
     repository.commit(**other)
-    assert repository.committed("a.ipynb") == clean("other index")
+    assert repository.committed() == clean("other index")
 
 
 @pytest.mark.parametrize(
@@ -543,97 +532,104 @@ def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_
 def test_other_kinds_of_repository(tmp_path, tools, kind):
     repository = new_repository(tmp_path / "other", tools, *([kind] if kind.startswith("--") else []))
     repository.install()
-    repository.git("config", "core.splitIndex", str(kind == "core.splitIndex").lower())
+    repository.git("config core.splitIndex", str(kind == "core.splitIndex").lower())
     repository.strips("1")
     repository.strips("2", "--", "a.ipynb")
 
 
 def side_branch(repository) -> None:
     """A branch `side` with a notebook that skipped the hook and one that is clean; `main` is checked out."""
-    repository.git("checkout", "-q", "-b", "side")
+    repository.git("checkout -q -b side")
     repository.write("clean.ipynb", clean())
     repository.commit("--no-verify")
-    repository.write("ran.ipynb", notebook("side"))
+    repository.stage("side", "ran.ipynb")
     repository.commit("--no-verify")
-    repository.git("checkout", "-q", "main")
+    repository.git("checkout -q main")
 
 
 @pytest.mark.heavy
 def test_a_merge_leaves_outputs_to_the_commit(repository):
     side_branch(repository)
     # What is only staged is no reason for a warning: the commit strips it.
-    assert repository.run("git", "merge", "-q", "--squash", "side").stderr == b""
-    repository.git("reset", "-q", "--hard")
+    assert repository.attempt("merge -q --squash side").stderr == b""
+    repository.git("reset -q --hard")
     repository.write("text", b"main\n")
     repository.commit()
-    done = repository.run("git", "merge", "-q", "--no-edit", "side")
+    done = repository.attempt("merge -q --no-edit side")
     message = b"pre-merge-commit: ran.ipynb would be merged with results of a run: git commit "
     assert done.returncode == 1 and done.stderr.startswith(message), done
-    repository.git("commit", "-q", "--no-edit")
+    repository.git("commit -q --no-edit")
     assert repository.committed("ran.ipynb") == clean("side")
     assert (repository.folder / "ran.ipynb").read_bytes() == notebook("side")
-    assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
+    assert repository.parents() == 2
     # Clean notebooks alone are merged at once.
-    repository.git("reset", "-q", "--hard", "HEAD^")
-    done = repository.run("git", "merge", "-q", "--no-edit", "side^")
+    repository.git("reset -q --hard HEAD^")
+    done = repository.attempt("merge -q --no-edit side^")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_fast_forward_warns(bare):
     """Where only core.hooksPath is set."""
-    bare.git("config", "lstmtrt.python", sys.executable)
+    bare.git("config lstmtrt.python", sys.executable)
     side_branch(bare)
-    done = bare.run("git", "merge", "-q", "side")
+    done = bare.attempt("merge -q side")
     assert done.returncode == 0 and done.stderr.count(b"\n") == 1, done
     assert done.stderr.startswith(b"post-merge: ran.ipynb was committed with results of a run: run ")
 
 
 @pytest.mark.heavy
 def test_a_merge_conflict_in_a_notebook(repository):
-    repository.git("checkout", "-q", "-b", "theirs")
+    repository.git("checkout -q -b theirs")
     repository.write("a.ipynb", clean("theirs"))
     repository.commit()
-    repository.git("checkout", "-q", "main")
+    repository.git("checkout -q main")
     repository.write("a.ipynb", clean("ours"))
     repository.commit()
-    assert repository.run("git", "merge", "theirs").returncode == 1
+    assert repository.attempt("merge theirs").returncode == 1
     lines = (repository.folder / "a.ipynb").read_bytes().splitlines()
     marked = 1 + lines.index(b"<<<<<<< HEAD")
-    repository.git("add", "a.ipynb")
+    repository.git("add a.ipynb")
     assert f"a.ipynb has conflict markers in line {marked}: " in repository.refused("--no-edit")
     # Resolved to our side and run again: nothing but outputs, and the merge is recorded all the same.
     repository.strips("ours")
-    assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
+    assert repository.parents() == 2
 
 
 @pytest.mark.heavy
 def test_cherry_pick_rebase_and_revert(repository):
-    repository.git("checkout", "-q", "-b", "side")
+    repository.git("checkout -q -b side")
     repository.strips("side")
-    repository.git("reset", "-q", "--hard")
-    repository.git("checkout", "-q", "main")
-    repository.git("cherry-pick", "side")
-    repository.git("revert", "--no-edit", "HEAD")
+    repository.follow("""
+reset -q --hard
+checkout -q main
+cherry-pick side
+revert --no-edit HEAD""")
     repository.strips("main")
-    repository.git("reset", "-q", "--hard")
-    assert repository.run("git", "cherry-pick", "side").returncode == 1
-    repository.write("a.ipynb", notebook("resolved"))
-    repository.git("cherry-pick", "--continue")
-    assert repository.committed("a.ipynb") == clean("resolved")
-    repository.git("reset", "-q", "--hard")
-    repository.git("checkout", "-q", "-b", "topic", "main~1")
+    repository.git("reset -q --hard")
+    assert repository.attempt("cherry-pick side").returncode == 1
+    repository.stage("resolved")
+    repository.git("cherry-pick --continue")
+    assert repository.committed() == clean("resolved")
+    repository.follow("""
+reset -q --hard
+checkout -q -b topic main~1""")
     repository.strips("1", name="c.ipynb")
-    repository.git("reset", "-q", "--hard")
-    repository.git("rebase", "-q", "main")
-    repository.git("rebase", "-q", "-i", "HEAD~1", GIT_SEQUENCE_EDITOR="sed -i s/^pick/reword/")
-    assert repository.committed("c.ipynb") == clean("1")
-    assert repository.committed("a.ipynb") == clean("resolved")
+    rewording = {"GIT_SEQUENCE_EDITOR": "sed -i s/^pick/reword/"}
+    repository.follow(
+        """
+reset -q --hard
+rebase -q main
+rebase -q -i HEAD~1""",
+        **rewording,
+    )
+    assert repository.committed("c.ipynb") == clean("1") and repository.committed() == clean("resolved")
     assert repository.leftovers() == []
     # Git calls no hook for a commit that it only copies: what skipped the hook comes along, as the page says.
-    repository.write("d.ipynb", notebook("1"))
+    repository.stage("1", "d.ipynb")
     repository.commit("--no-verify")
-    repository.git("checkout", "-q", "main")
-    repository.git("cherry-pick", "topic")
+    repository.follow("""
+checkout -q main
+cherry-pick topic""")
     assert repository.committed("d.ipynb") == notebook("1")
     assert b"d.ipynb was committed with results of a run" in repository.check().stderr
 
@@ -685,7 +681,7 @@ def test_the_work_does_not_grow_with_the_outputs_that_go(strip_staged):
     ],
 )
 def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, reason):
-    repository.write("good.ipynb", notebook("1"))
+    repository.stage("1", "good.ipynb")
     repository.write(name, content)
     assert reason in repository.refused()
 
@@ -693,7 +689,7 @@ def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, r
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), pytest.param(("-a",), marks=pytest.mark.heavy), ("--", "a.ipynb")])
 def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(repository, arguments):
-    repository.write("a.ipynb", notebook("0"), add=not arguments)
+    repository.stage("0", add=not arguments)
     message = repository.refused("-m", "only outputs", *arguments)
     assert "nothing to commit: only outputs have changed, in a.ipynb" in message
     if not arguments:  # the same where git would ask for a message
@@ -703,14 +699,14 @@ def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(re
 
 
 def test_an_empty_commit_on_purpose_and_a_new_mode_stay_possible(repository):
-    repository.write("a.ipynb", notebook("0"), add=False)
-    repository.git("commit", "-q", "--allow-empty", "-m", "outputs are not staged")
-    assert repository.git("rev-list", "--count", "HEAD") == b"2\n"
-    repository.git("add", "a.ipynb")
-    repository.git("update-index", "--chmod=+x", "a.ipynb")
+    repository.stage("0", add=False)
+    repository.git("commit -q --allow-empty -m", "outputs are not staged")
+    assert repository.git("rev-list --count HEAD") == b"2\n"
+    repository.git("add a.ipynb")
+    repository.git("update-index --chmod=+x a.ipynb")
     repository.commit()
-    assert repository.git("ls-tree", "HEAD", "a.ipynb").startswith(b"100755")
-    assert repository.committed("a.ipynb") == clean("0")
+    assert repository.git("ls-tree HEAD a.ipynb").startswith(b"100755")
+    assert repository.committed() == clean("0")
 
 
 # --- Which Python ---------------------------------------------------------------
@@ -728,35 +724,29 @@ def stand_in(file: Path, log: Path, usable: bool = True) -> Path:
 
 def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(repository, tmp_path):
     linked = repository.linked()
-    log = tmp_path / "log"
+    log, chosen = tmp_path / "log", tmp_path / "chosen"
     environment = {
         "PATH": f"{repository.tools}:{tmp_path / 'path3'}:{tmp_path / 'path'}",
         "VIRTUAL_ENV": tmp_path / "virtual",
         "CONDA_PREFIX": tmp_path / "conda env",
     }
-    stored = stand_in(tmp_path / "stored one/python", log)
-    repository.git("config", "lstmtrt.python", stored)
-    in_order = [
-        stored,
-        stand_in(linked.folder / ".venv/bin/python", log),
-        stand_in(repository.folder / ".venv/bin/python", log),
-        stand_in(tmp_path / "virtual/bin/python", log),
-        stand_in(tmp_path / "conda env/bin/python", log),
-        stand_in(tmp_path / "path3/python3", log),
-        stand_in(tmp_path / "path/python", log),
-    ]
+    places = ["stored one/python", "virtual/bin/python", "conda env/bin/python", "path3/python3", "path/python"]
+    stored, *others = (tmp_path / place for place in places)
+    of_checkouts = [place.folder / ".venv/bin/python" for place in (linked, repository)]
+    in_order = [stand_in(python, log) for python in (stored, *of_checkouts, *others)]
+    repository.git("config lstmtrt.python", stored)
     for text in (b"1\n", b"2\n"):
         linked.write("text", text)
         log.unlink(missing_ok=True)  # HEAD has notebooks at first, and the commit might amend it
         linked.commit(**environment)
     assert not log.exists(), "a commit without notebooks starts no Python"
     for number, python in enumerate(in_order, 1):
-        stand_in(python, tmp_path / "chosen")
-        linked.write("a.ipynb", notebook(str(number)))
+        stand_in(python, chosen)
+        linked.stage(str(number))
         linked.commit(**environment)
-        assert (tmp_path / "chosen").read_text().count("\n") == 1, python
+        assert chosen.read_text().count("\n") == 1, python
         assert not log.exists(), "another Python was asked"
-        (tmp_path / "chosen").unlink()
+        chosen.unlink()
         # The next one's turn: where this one is gone, and where it lacks nbstripout.
         if number % 2:
             python.unlink()
@@ -764,9 +754,8 @@ def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(rep
             stand_in(python, log, usable=False)
     linked.write("text", b"last\n")
     linked.commit(**environment)
-    linked.git("commit", "-q", "--amend", "-m", "other words", **environment)
-    linked.git("commit", "-q", "--allow-empty", "-m", "empty", **environment)
-    linked.write("it is.ipynb", notebook("1"))
+    linked.follow("commit -q --amend -m reworded\ncommit -q --allow-empty -m empty", **environment)
+    linked.stage("1", "it is.ipynb")
     message = linked.refused("-m", "x", **environment)
     assert "it is.ipynb is staged" in message and "run make hook, or activate an environment" in message
 
@@ -774,11 +763,11 @@ def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(rep
 @pytest.fixture
 def bare(plain, tmp_path) -> Repository:
     """A clone where only `git config core.hooksPath .githooks` was run."""
-    plain.git("add", "-f", ".githooks")
+    plain.git("add -f .githooks")
     plain.commit()
     clone = Repository(tmp_path / "a clone", plain.tools)
-    plain.git("clone", "-q", plain.folder, clone.folder)
-    clone.git("config", "core.hooksPath", ".githooks")
+    plain.git("clone -q", plain.folder, clone.folder)
+    clone.git("config core.hooksPath .githooks")
     return clone
 
 
@@ -787,7 +776,7 @@ def bare(plain, tmp_path) -> Repository:
 )
 def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_path):
     linked = bare.linked()
-    bare.write("a.ipynb", notebook("1"))
+    bare.stage("1")
     assert "no Python (3.11 or newer) with nbstripout was found" in bare.refused()
     environment = tmp_path / "environment"
     python = (bare.folder / ".venv" if way == ".venv" else environment) / "bin/python"
@@ -795,7 +784,7 @@ def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_pa
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     if way == "stored":
-        bare.git("config", "lstmtrt.python", python)
+        bare.git("config lstmtrt.python", python)
     for place in (bare, linked) if way == ".venv" else (linked,):
         if way == "VIRTUAL_ENV":
             place.environment[way] = str(environment)
@@ -816,52 +805,52 @@ def test_modules_in_the_checkout_and_a_foreign_python_setup_are_not_used(reposit
 
 @pytest.mark.heavy
 def test_line_endings_and_another_clean_filter(repository):
-    repository.git("config", "core.autocrlf", "true")
+    repository.git("config core.autocrlf true")
     crlf = notebook("1").replace(b"\n", b"\r\n")
     file = repository.write("a.ipynb", crlf)
     repository.commit()
-    assert repository.committed("a.ipynb") == clean("1") and file.read_bytes() == crlf
+    assert repository.committed() == clean("1") and file.read_bytes() == crlf
     # A filter is applied once; one that stages something else than a notebook, as Git LFS does, refuses the commit.
-    repository.git("config", "core.autocrlf", "false")
+    repository.git("config core.autocrlf false")
     repository.write(".gitattributes", b"*.ipynb filter=other\n")
-    repository.git("config", "filter.other.clean", "sed s/word/wordword/")
-    file = repository.write("a.ipynb", notebook("word"))
+    repository.git("config filter.other.clean", "sed s/word/wordword/")
+    file = repository.stage("word")
     repository.commit()
-    assert repository.committed("a.ipynb") == clean("wordword") and file.read_bytes() == notebook("word")
-    repository.git("config", "filter.other.clean", "printf 'version https://example.org/spec/v1\\n'")
-    repository.write("a.ipynb", notebook("2"))
+    assert repository.committed() == clean("wordword") and file.read_bytes() == notebook("word")
+    repository.git("config filter.other.clean", "printf 'version https://example.org/spec/v1\\n'")
+    repository.stage("2")
     assert "a.ipynb is not valid JSON as git stores it" in repository.refused()
     assert file.read_bytes() == notebook("2")
 
 
 def test_an_index_that_another_git_holds_refuses_the_commit(repository, strip_staged):
-    repository.write("a.ipynb", notebook("1"))
+    repository.stage("1")
     lock = repository.folder / ".git/index.lock"
     lock.write_bytes(b"somebody's work")
     with pytest.raises(strip_staged.Refusal, match=r"index\.lock': File exists"):
         strip_staged.strip_commit()
     assert lock.read_bytes() == b"somebody's work"
-    assert repository.staged("a.ipynb") == notebook("1")
+    assert repository.staged() == notebook("1")
 
 
 @pytest.mark.parametrize("rests", rest_is_heavy([True, False], bool))
 def test_what_is_staged_while_the_hook_strips_is_stripped_too_and_not_undone(
     repository, strip_staged, monkeypatch, rests
 ):
-    repository.write("a.ipynb", notebook("1"))
+    repository.stage("1")
     stripped, count = strip_staged.stripped, iter(range(2, 3 if rests else 100))
 
     def meanwhile(path, content):
         for number in count:
-            repository.write("a.ipynb", notebook(str(number)))
-            repository.write("b.ipynb", notebook("b"))
+            repository.stage(str(number))
+            repository.stage("b", "b.ipynb")
             break
         return stripped(path, content)
 
     monkeypatch.setattr(strip_staged, "stripped", meanwhile)
     if rests:
         strip_staged.strip_commit()
-        assert repository.staged("a.ipynb") == clean("2") and repository.staged("b.ipynb") == clean("b")
+        assert repository.staged() == clean("2") and repository.staged("b.ipynb") == clean("b")
     else:
         with pytest.raises(strip_staged.Refusal, match="keeps staging"):
             strip_staged.strip_commit()
@@ -874,8 +863,8 @@ def test_the_hook_stays_on_branches_without_it_and_says_when_it_is_older(reposit
     shutil.rmtree(repository.folder / ".githooks")
     repository.strips("1")
     repository.write(".githooks/strip_staged.py", b"# a newer one\n", add=False)
-    repository.write("a.ipynb", notebook("2"))
-    done = repository.run("git", "commit", "-qm", "x")
+    repository.stage("2")
+    done = repository.attempt("commit -qm x")
     assert done.returncode == 0
     assert done.stderr == b"pre-commit: the installed hook differs from .githooks: run make hook to update it\n"
 
@@ -928,10 +917,10 @@ def test_another_hook_stays_and_can_call_ours(plain):
     plain.write("a.ipynb", b"")
     assert "a.ipynb is empty" in plain.refused()
     # The amend is two processes up.
-    plain.write("a.ipynb", notebook("1"))
-    plain.git("commit", "-q", "--amend", "-m", "better words")
+    plain.stage("1")
+    plain.git("commit -q --amend -m", "better words")
     assert (plain.folder / "other-ran").read_text().count("\n") == 3
-    assert b"still calls" in plain.install("--uninstall")
+    assert "still calls" in plain.install("--uninstall")
     assert other.read_bytes() == chained
     other.unlink()
     merging = other.with_name("pre-merge-commit")
@@ -946,21 +935,21 @@ def test_another_hook_stays_and_can_call_ours(plain):
 
 
 def test_a_hooks_path_stays(plain):
-    plain.git("config", "core.hooksPath", "my hooks")
+    plain.git("config core.hooksPath", "my hooks")
     message = plain.install_refused()
     assert "core.hooksPath is 'my hooks'" in message and ".githooks/pre-commit || exit 1" in message
-    plain.git("config", "core.hooksPath", ".githooks")
+    plain.git("config core.hooksPath .githooks")
     plain.install()
     plain.strips("1")
-    assert b"core.hooksPath is still" in plain.install("--uninstall")
-    assert plain.git("config", "core.hooksPath") == b".githooks\n"
+    assert "core.hooksPath is still" in plain.install("--uninstall")
+    assert plain.git("config core.hooksPath") == b".githooks\n"
     assert (plain.folder / ".githooks/pre-commit").exists()
     assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
 
 
 @pytest.mark.heavy
 def test_installing_from_a_linked_worktree_serves_all(plain):
-    plain.git("add", "-f", ".githooks")
+    plain.git("add -f .githooks")
     plain.commit()
     linked = plain.linked()
     linked.install()
@@ -985,27 +974,27 @@ def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lis
     plain.install("--filter")
     assert not (plain.folder / ".git/hooks/pre-commit").exists()
     plain.write("json.py", b"raise SystemExit('imported from the checkout')\n", add=False)
-    file = plain.write("a b.ipynb", notebook("1"))
+    file = plain.stage("1", "a b.ipynb")
     plain.commit()
     assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1")
     plain.write("CAPITALS.IPYNB", notebook("1"))
     assert plain.staged("CAPITALS.IPYNB") == clean("1")
-    plain.git("checkout", "-q", "-b", "other")
+    plain.git("checkout -q -b other")
     plain.write("a b.ipynb", clean("2"))
     plain.commit()
-    plain.git("checkout", "-q", "main")
+    plain.git("checkout -q main")
     # After another run: `git diff` is empty, but `git status` compares sizes before it calls a filter.
     file.write_bytes(notebook("1"))
     assert plain.git("diff") == b"" and plain.status() == b' M "a b.ipynb"\n'
-    assert plain.run("git", "checkout", "-q", "other").returncode == 1
+    assert plain.attempt("checkout -q other").returncode == 1
     plain.git("add", "a b.ipynb")
     assert plain.status() == b"" and file.read_bytes() == notebook("1")
     # Now the branches can be switched, which loses the outputs.
-    plain.git("checkout", "-q", "other")
-    plain.git("checkout", "-q", "main")
+    plain.git("checkout -q other")
+    plain.git("checkout -q main")
     assert file.read_bytes() == clean("1")
     file.write_bytes(b"{")
-    assert plain.run("git", "add", "a b.ipynb").returncode == 128
+    assert plain.attempt("add", "a b.ipynb").returncode == 128
 
 
 def test_removing_the_filter_restores_everything(plain):
@@ -1030,16 +1019,15 @@ def test_removing_the_filter_restores_everything(plain):
 def test_another_filter_stays(plain):
     configuration = plain.folder / ".git/config"
     for name in ("clean", "extrakeys"):
-        plain.git("config", f"filter.nbstripout.{name}", "my-own nbstripout")
+        plain.git(f"config filter.nbstripout.{name}", "my-own nbstripout")
         before = configuration.read_bytes()
         assert f"filter.nbstripout.{name} is set to 'my-own nbstripout'" in plain.install_refused("--filter")
         plain.install("--uninstall")
         assert configuration.read_bytes() == before
-        plain.git("config", "--remove-section", "filter.nbstripout")
-    (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
-    assert "filter lfs" in plain.install_refused("--filter")
-    (plain.folder / ".gitattributes").write_text("*.IPYNB filter=lfs\n")
-    assert "filter lfs" in plain.install_refused("--filter")
+        plain.git("config --remove-section filter.nbstripout")
+    for pattern in ("notebooks/*.ipynb", "*.IPYNB"):
+        (plain.folder / ".gitattributes").write_text(f"{pattern} filter=lfs\n")
+        assert "filter lfs" in plain.install_refused("--filter")
     assert not (plain.folder / ".git/info/attributes").exists()
 
 
@@ -1050,10 +1038,10 @@ def test_another_filter_stays(plain):
 def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain):
     assert plain.check().returncode == 0
     plain.install()
-    plain.write("a.ipynb", notebook("1"))
-    plain.write("deep/é\n.ipynb", notebook("2"))
+    plain.stage("1")
+    plain.stage("2", "deep/é\n.ipynb")
     (plain.folder / "link.ipynb").symlink_to("nowhere")
-    plain.git("add", "link.ipynb")
+    plain.git("add link.ipynb")
     plain.commit()
     # In a container, the checkout often belongs to another user.
     done = plain.check(GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
@@ -1076,41 +1064,36 @@ def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain)
 
 
 def test_the_check_names_what_skipped_the_hook(repository):
-    repository.write("with out.ipynb", notebook("1"))
-    for key, value in RUN.items():
-        repository.write(f"{key}.ipynb", notebook("1", ran=False, **{key: value}))
-    repository.write("tags.ipynb", clean().replace(b'"metadata": {},', b'"metadata": {"tags": []},'))
-    repository.write("injected.ipynb", notebook("1", ran=False, tags=("injected-parameters",)))
-    repository.write("empty.ipynb", b"")
+    ran = {key: notebook(ran=False, **{key: value}) for key, value in RUN.items()}
+    ran["injected"] = notebook(ran=False, tags=("injected-parameters",))
+    ran["tags"] = clean().replace(b'"metadata": {},', b'"metadata": {"tags": []},')
+    ran["with out"] = notebook()
+    for name, content in (ran | {"empty": b""}).items():
+        repository.write(f"{name}.ipynb", content)
     repository.commit("--no-verify")
     done = repository.check()
-    lines = done.stderr.decode().splitlines()
-    assert done.returncode == 1, done
-    assert lines[0].startswith("check-notebooks: empty.ipynb is empty")
-    for name, line in zip((*sorted({"injected", "tags", *RUN}), "with out"), lines[1:], strict=True):
-        start, command = line.removesuffix(" on it, then commit it").split(": run ")
-        assert start == f"check-notebooks: {name}.ipynb was committed with results of a run"
+    empty, *lines = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and empty.startswith("check-notebooks: empty.ipynb is empty")
+    found = [line.removesuffix(" on it, then commit it").split(": run ") for line in lines]
+    assert [start for start, _ in found] == [
+        f"check-notebooks: {name}.ipynb was committed with results of a run" for name in sorted(ran)
+    ]
     # The command that the last line names.
-    done = repository.run(*shlex.split(command), "with out.ipynb")
+    done = repository.run(*shlex.split(found[-1][1]), "with out.ipynb")
     assert done.returncode == 0 and (repository.folder / "with out.ipynb").read_bytes() == clean()
-    repository.git("rm", "-q", "--cached", "empty.ipynb")
-    repository.git("commit", "-q", "--amend", "--no-edit")
+    repository.follow("rm -q --cached empty.ipynb\ncommit -q --amend --no-edit")
     assert repository.check().returncode == 0
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 def test_this_projects_own_notebooks_are_clean():
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = [sys.executable, ".githooks/strip_staged.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    ran(sys.executable, ".githooks/strip_staged.py", "--check")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("arguments", [(), ("FILTER=1",)])
 def test_make_starts_the_installer_and_the_check(arguments):
-    command = ["make", "-n", "hook", "lint", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (line,) = (line for line in done.stdout.splitlines() if ".githooks/install" in line)
+    printed = ran("make", "-n", "hook", "lint", *arguments).stdout
+    (line,) = (line for line in printed.splitlines() if ".githooks/install" in line)
     assert ("--filter" in line) == bool(arguments)
-    assert ".githooks/strip_staged.py --check" in done.stdout
+    assert ".githooks/strip_staged.py --check" in printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -15,7 +16,7 @@ from lstm_trt.export.network import build_module, make_inputs, make_weights, ref
 from lstm_trt.export.onnx_checks import PARAMETERS
 from lstm_trt.export.sizes import static_model
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
-from tests.support.own_networks import model_of, numbers, value
+from tests.support.own_networks import model_of, one_line, parsed, value, whole_model
 from tests.support.planted_graphs import backend_cases, feeds, inside_a_function, inside_an_if, lstm, recurrent, relu
 
 CASES = backend_cases()
@@ -72,9 +73,7 @@ def test_clip_bounds_the_input_of_every_activation():
 
 
 def unknown_operator():
-    sizes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Mine", ["x"], ["y"], domain="own")], "one", sizes[:1], sizes[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("own", 1)])
+    return whole_model(onnx.parser.parse_graph("one (float[2] x) => (float[2] y) { y = own.Mine (x) }"), ["own"])
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,8 @@ def unknown_operator():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_evaluated(model, reason):
-    with pytest.raises(NotEvaluated, match=reason) as refusal:
+    with one_line(reason, NotEvaluated):
         evaluate(model, feeds(model))
-    assert "\n" not in str(refusal.value)
 
 
 def test_too_many_operations(monkeypatch):
@@ -107,18 +105,17 @@ def test_a_network_without_a_recurrent_operator():
 
 
 @pytest.mark.parametrize("opset", [9, 13, 15])
-def test_normalization_by_stored_means_in_all_versions(opset):
+@pytest.mark.parametrize("sizes", ["4, 3", "2, 3, 5, 4"])
+def test_normalization_by_stored_means_in_all_versions(opset, sizes):
     """Those of networks that are not trained; compared with ONNX Runtime, for two and four axes."""
-    for shape in ((4, 3), (2, 3, 5, 4)):
-        names = ["scale", "bias", "mean", "variance"]
-        constants = [numbers(name, 3) for name in names]
-        constants[3] = numpy_helper.from_array(np.abs(numpy_helper.to_array(constants[3])) + 0.1, "variance")
-        node = helper.make_node("BatchNormalization", ["x", *names], ["y"], epsilon=0.01)
-        model = model_of([node], [value("x", shape)], [value("y", shape)], constants)
-        model.opset_import[0].version = opset
-        given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-        (right,) = run_onnxruntime(model.SerializeToString(), [given])
-        np.testing.assert_allclose(evaluate(model, given)["y"], right["y"], rtol=1e-5, atol=1e-6)
+    text = "y = BatchNormalization <epsilon = 0.01> (x, scale, bias, mean, variance)"
+    variance = np.array([0.6, 0.1, 0.3], np.float32)
+    stored = {"scale": (3,), "bias": (3,), "mean": (3,), "variance": variance}
+    model = parsed(f"(float[{sizes}] x) => (float[{sizes}] y) {{ {text} }}", **stored)
+    model.opset_import[0].version = opset
+    given = feeds(model)
+    (right,) = run_onnxruntime(model.SerializeToString(), [given])
+    np.testing.assert_allclose(evaluate(model, given)["y"], right["y"], rtol=1e-5, atol=1e-6)
 
 
 FLOAT8, INT4 = TensorProto.FLOAT8E4M3FN, TensorProto.INT4

@@ -14,12 +14,11 @@ import torch
 
 import lstm_trt
 from lstm_onnx.c import export as to_c, file as c_file
-from lstm_onnx.evaluate import evaluate
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
 from tests.conftest import rest_is_heavy
-from tests.support.own_networks import model_of, value
+from tests.support.own_networks import parsed, saved
 from tests.support.planted_graphs import relu
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
@@ -107,10 +106,14 @@ def test_files_of_the_user_stay(tmp_path, monkeypatch):
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 @pytest.mark.parametrize("wrong", [1e-3, np.nan])
 def test_code_that_computes_something_else_is_not_written(tmp_path, refused, monkeypatch, wrong):
-    def planted(model, inputs):
-        return {name: array + wrong for name, array in evaluate(model, inputs).items()}
+    """Other numbers, and none where the network has some: planted in the weights that are loaded."""
 
-    monkeypatch.setattr(to_c, "evaluate", planted)
+    def planted(file):
+        content = file.content.copy()
+        content[c_file.HEAD :] += wrong
+        return content.tobytes()
+
+    monkeypatch.setattr(c_file.CFile, "weights", property(planted))
     arguments = ("export", *SHAPE, "--c", "--target", "x86-64", "--out", tmp_path / "out")
     assert "the compiled code is wrong" in refused(*arguments, CC="gcc")
     assert not (tmp_path / "out").exists()
@@ -158,10 +161,8 @@ def test_without_a_compiler_the_error_is_unknown(tmp_path, lab):
 
 def test_where_random_numbers_have_no_answer_the_error_is_unknown(tmp_path):
     """The logarithm of a number below 0 is a NaN in C as in the graph: no error of the code."""
-    node = onnx.helper.make_node("Log", ["x"], ["y"])
-    model = model_of([node], [value("x", (1, 8))], [value("y", (1, 8))])
-    onnx.save(model, tmp_path / "log.onnx")
-    written = lstm_trt.export_c(lstm_trt.OnnxNetwork(tmp_path / "log.onnx"), tmp_path / "out", name="net")
+    path = saved(parsed("(float[1, 8] x) => (float[1, 8] y) { y = Log (x) }"), tmp_path)
+    written = lstm_trt.export_c(lstm_trt.OnnxNetwork(path), tmp_path / "out", name="net")
     assert written.error is None and not (tmp_path / "out" / "net_test.c").exists()
 
 

@@ -22,7 +22,7 @@ from lstm_trt.recorder.parity import check_parity
 from lstm_trt.runtimes.base import PreparedStep
 from tests.conftest import rest_is_heavy
 from tests.support import own_networks
-from tests.support.own_networks import saved, stream
+from tests.support.own_networks import parsed, saved, stream
 from tests.support.planted_faults import FAULTS, drawn_network, is_refused
 from tests.support.rounded_lstm import half, significant
 
@@ -204,60 +204,64 @@ def test_calls_of_a_stream_are_joined_as_one_run_gives_them(shape, samples):
     assert own._joined([whole], shape) is whole
 
 
-def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
+@pytest.fixture
+def compared(tmp_path):
+    """A network, and what the reference is made of: its model and the inputs."""
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
-    model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
-    name, outputs, checked, limit = own.reference_outputs(network, model, sets)
-    assert limit == 1e-5 and (name, checked) == (own.ONNX_RUNTIME, own.NUMPY) and len(outputs) == len(sets) == 4
+    return network, static_model(network.path, network), own.gate_inputs(network, "forward", 1)
 
-    def unknown(model, inputs):
-        raise UsageError("an operator that numpy does not know")
 
-    def slightly_wrong(content, sets, states=()):
-        return [
-            {name: array * np.float32(1.001) for name, array in each.items()} for each in run(content, sets, states)
-        ]
+def refusing(*given):
+    raise UsageError("an operator that is not known")
 
-    def refuses(content, sets, states=()):
-        raise RuntimeError("not implemented")
 
+def failing(*given):
+    raise RuntimeError("not implemented")
+
+
+def test_the_reference_is_checked_by_an_evaluation_in_numpy(compared, monkeypatch):
+    name, outputs, checked, limit = own.reference_outputs(*compared)
+    assert limit == 1e-5 and (name, checked) == (own.ONNX_RUNTIME, own.NUMPY) and len(outputs) == len(compared[2]) == 4
     run = own.run_onnxruntime
-    with monkeypatch.context() as patch:
-        patch.setattr(own, "run_onnxruntime", slightly_wrong)
-        with pytest.raises(ParityFailed, match=r"Y of ONNX Runtime differs from an evaluation in numpy by 0\.001"):
-            own.reference_outputs(network, model, sets)
-    with monkeypatch.context() as patch:
-        patch.setattr(own, "run_onnxruntime", refuses)
-        name, evaluated, checked, _ = own.reference_outputs(network, model, sets)
-        assert (name, checked) == (own.NUMPY, None)
-        assert np.allclose(evaluated[0]["Y"], outputs[0]["Y"], atol=1e-6)
-    monkeypatch.setattr(own.evaluate, "evaluate", unknown)
-    assert own.reference_outputs(network, model, sets)[2] is None
-    found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
+
+    def slightly_wrong(*given):
+        return [{name: array * np.float32(1.001) for name, array in each.items()} for each in run(*given)]
+
+    monkeypatch.setattr(own, "run_onnxruntime", slightly_wrong)
+    with pytest.raises(ParityFailed, match=r"Y of ONNX Runtime differs from an evaluation in numpy by 0\.001"):
+        own.reference_outputs(*compared)
+    monkeypatch.setattr(own, "run_onnxruntime", failing)
+    name, evaluated, checked, _ = own.reference_outputs(*compared)
+    assert (name, checked) == (own.NUMPY, None)
+    assert np.allclose(evaluated[0]["Y"], outputs[0]["Y"], atol=1e-6)
+
+
+def test_a_reference_that_nothing_checks_is_said_not_to_be(compared, tmp_path, monkeypatch):
+    monkeypatch.setattr(own.evaluate, "evaluate", refusing)
+    assert own.reference_outputs(*compared)[2] is None
+    found = gated(describe(compared[0], "onnxruntime", SHORT), tmp_path)
     assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
     assert found["not_checked"] == "it is its own reference"
     if runtimes.load_runtime("openvino").availability("cpu").ready:
-        assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
-    monkeypatch.setattr(own, "run_onnxruntime", refuses)
-    assert own.reference_outputs(network, model, sets) == (None, [], None, 1e-5)
+        assert gated(describe(compared[0], "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
+    monkeypatch.setattr(own, "run_onnxruntime", failing)
+    assert own.reference_outputs(*compared) == (None, [], None, 1e-5)
 
 
-def test_outputs_that_do_not_follow_from_the_inputs_are_not_checked(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(float[16, 6] y) { z = Mul (x, zero) y = Identity (z) }", "all outputs are 0"),
+        ("(float[16, 6] y) { z = Mul (x, zero) y = Add (z, numbers) }", "the outputs hardly vary with the inputs"),
+        ("(int64[16] best) { best = ArgMax <axis = 1, keepdims = 0> (x) }", None),
+    ],
+)
+def test_outputs_that_do_not_follow_from_the_inputs_are_not_checked(tmp_path, text, reason):
     """A network that gives 0, one that forgets its inputs, and one that does not: whole numbers can be compared."""
-    make = onnx.helper.make_node
-    x, y = own_networks.value("x", [16, 6]), own_networks.value("y", [16, 6])
-    constants = [onnx.numpy_helper.from_array(np.float32(0), "zero"), own_networks.numbers("numbers", 6)]
-    times_0, plus = make("Mul", ["x", "zero"], ["z"]), make("Add", ["z", "numbers"], ["y"])
-    best = make("ArgMax", ["x"], ["best"], axis=1, keepdims=0)
-    cases = [
-        (([times_0, make("Identity", ["z"], ["y"])], [x], [y], constants[:1]), "all outputs are 0"),
-        (([times_0, plus], [x], [y], constants), "the outputs hardly vary with the inputs"),
-        (([best], [x], [own_networks.value("best", [16], onnx.TensorProto.INT64)]), None),
-    ]
-    for parts, reason in cases:
-        network = OnnxNetwork(own_networks.model_of(*parts).SerializeToString(), name="planted")
-        found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
-        assert found["not_checked"] == reason and found["error"] == (None if reason else 0)
+    model = parsed(f"(float[16, 6] x) => {text}", zero=np.float32(0), numbers=(6,))
+    network = OnnxNetwork(model.SerializeToString(), name="planted")
+    found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
+    assert found["not_checked"] == reason and found["error"] == (None if reason else 0)
 
 
 def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
@@ -384,46 +388,39 @@ def test_planted_faults_are_found_and_right_networks_are_not_refused():
         assert sum(is_refused(*network, fault) for network in networks) >= 19, fault
 
 
-def test_the_limit_follows_the_rounding_errors_of_a_network(tmp_path):
+def limits(text, **constants):
+    """Those of an LSTM of 4 units with the output `Y`, and of what the text makes of it."""
+    model = parsed(
+        f"(float[9, 1, 3] x) => (float[9, 1, 1, 4] y) {{ Y = LSTM <hidden_size = 4> (x, W, R) {text} }}",
+        W=(1, 16, 3), R=(1, 16, 4), **{name: np.float32(number) for name, number in constants.items()},
+    )  # fmt: skip
+    network = OnnxNetwork(model.SerializeToString())
+    content, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 3)
+    narrow = own._evaluated(content, sets, ())
+    return own.limits_of(network, narrow, own._evaluated(content, sets, (), in_float64=True))
+
+
+def test_the_limit_follows_the_rounding_errors_of_a_network():
     """Where a Sigmoid gives small numbers, or sums cancel; at most 1e-3, and never for what is large anyway."""
-
-    def limits(model):
-        network = OnnxNetwork(saved(model, tmp_path), sizes={})
-        content, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 3)
-        narrow = own._evaluated(content, sets, ())
-        return own.limits_of(network, narrow, own._evaluated(content, sets, (), in_float64=True))
-
-    def ending(*nodes, **constants):
-        given = [onnx.numpy_helper.from_array(np.array(number, np.float32), name) for name, number in constants.items()]
-        made = [onnx.helper.make_node("LSTM", ["x", "W", "R"], ["Y"], hidden_size=4), *nodes]
-        weights = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4), *given]
-        inputs, outputs = ([own_networks.value(name, sizes)] for name, sizes in (("x", [9, 1, 3]), ("y", [9, 1, 1, 4])))
-        return own_networks.model_of(made, inputs, outputs, weights)
-
-    make = onnx.helper.make_node
-    assert limits(ending(make("Identity", ["Y"], ["y"]))) == {"y": 1e-5}
-    small = ending(make("Sub", ["Y", "c"], ["z"]), make("Sigmoid", ["z"], ["y"]), c=7)
-    assert 1e-5 < limits(small)["y"] < 1e-3
-    cancelled = ending(make("Add", ["Y", "c"], ["z"]), make("Sub", ["z", "c"], ["y"]), c=3e4)
-    assert limits(cancelled) == {"y": 1e-3}
-    converted = ending(
-        make("Cast", ["Y"], ["z"], to=1), make("Sub", ["z", "c"], ["s"]), make("Sigmoid", ["s"], ["y"]), c=7
-    )
-    assert limits(converted) == limits(small)  # a conversion to float32 is one to float64 in the evaluation
+    assert limits("y = Identity (Y)") == {"y": 1e-5}
+    small = limits("z = Sub (Y, c) y = Sigmoid (z)", c=7)
+    assert 1e-5 < small["y"] < 1e-3
+    assert limits("z = Add (Y, c) y = Sub (z, c)", c=3e4) == {"y": 1e-3}
+    # A conversion to float32 is one to float64 in the evaluation.
+    assert limits("z = Cast <to = 1> (Y) s = Sub (z, c) y = Sigmoid (s)", c=7) == small
 
 
 def test_a_recording_states_the_lengths_of_its_sequences(tmp_path):
     """Of a mask that reaches an LSTM by way of a sum, and of another network none."""
-    nodes = [
-        onnx.helper.make_node("Cast", ["mask"], ["ones"], to=onnx.TensorProto.INT32),
-        onnx.helper.make_node("ReduceSum", ["ones", "one"], ["lengths"], keepdims=0),
-        onnx.helper.make_node("LSTM", ["x", "W", "R", "", "lengths"], ["Y"], hidden_size=4),
-    ]
-    constants = [own_networks.numbers("W", 1, 16, 3), own_networks.numbers("R", 1, 16, 4)]
-    constants.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
-    mask = own_networks.value("mask", [1, 30], onnx.TensorProto.BOOL)
-    inputs, outputs = [own_networks.value("x", [30, 1, 3]), mask], [own_networks.value("Y", [30, 1, 1, 4])]
-    masked = OnnxNetwork(saved(own_networks.model_of(nodes, inputs, outputs, constants), tmp_path))
+    model = parsed(
+        """(float[30, 1, 3] x, bool[1, 30] mask) => (float[30, 1, 1, 4] Y) {
+            ones = Cast <to = 6> (mask)
+            lengths = ReduceSum <keepdims = 0> (ones, one)
+            Y = LSTM <hidden_size = 4> (x, W, R, "", lengths)
+        }""",
+        W=(1, 16, 3), R=(1, 16, 4), one=[1],
+    )  # fmt: skip
+    masked = OnnxNetwork(saved(model, tmp_path))
     other = OnnxNetwork(saved(own_networks.dense(), tmp_path), sizes={"batch": 1})
     for network, lengths in ((masked, {"mask": [1, 1]}), (other, None)):
         lab.record(network, protocol=SHORT, control=False, out=tmp_path / "out")

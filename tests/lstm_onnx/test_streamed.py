@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import lstm_trt as lab
 from lstm_onnx.own_network import OnnxNetwork
@@ -13,116 +13,101 @@ from lstm_onnx.read_onnx import run_onnxruntime
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export.sizes import static_model
 from tests.conftest import ROOT
-from tests.support.own_networks import model_of, numbers, value
+from tests.support.own_networks import parsed
 
-make = helper.make_node
-
-
-def window(*nodes, outputs=None, batch="batch", before=(), opset=18, **constants):
-    """A GRU of x (time, batch, 3) with the result `steps` (time, batch, 4), and further nodes."""
-    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
-    stored += [numbers("W", 1, 12, 3), numbers("R", 1, 12, 4), numbers("A", 4, 2)]
-    stored.append(numpy_helper.from_array(np.array([1]), "axis1"))
-    first = [*before, make("GRU", ["read" if before else "x", "W", "R"], ["Y", "last"], name="gru", hidden_size=4)]
-    nodes = [*first, make("Squeeze", ["Y", "axis1"], ["steps"]), *nodes]
-    outputs = outputs or {"y": ["time", batch, "width"]}
-    model = model_of(
-        nodes, [value("x", ["time", batch, 3])], [value(name, sizes) for name, sizes in outputs.items()], stored
-    )
-    model.opset_import[0].version = opset
-    return model
+X, Y = "float[time, batch, 3] x", "float[time, batch, width] y"
 
 
-def padded(pads, strides=(), size=3, **how):
+def window(text, inputs=X, outputs=Y, before="", read="x", **constants):
+    """A GRU of x (time, batch, 3), or of what is made before it, with the result `steps` (time, batch, 4), and more."""
+    return parsed(
+        f"""({inputs}) => ({outputs}) {{
+            {before}
+            [gru] Y, last = GRU <hidden_size = 4> ({read}, W, R)
+            steps = Squeeze (Y, axis1)
+            {text}
+        }}""",
+        W=(1, 12, 3), R=(1, 12, 4), A=(4, 2), axis1=[1], **constants,
+    )  # fmt: skip
+
+
+def padded(pads, strides=(1,), size=3, own=False, mode="constant"):
     """Channels first, a Pad or a convolution with its own padding, and back; several with several strides."""
-    own = how.pop("own", False)
-    nodes = [make("Transpose", ["x"], ["channels"], perm=[1, 2, 0])]
-    if not own:
-        nodes.append(make("Pad", ["channels", "pads"], ["padded"], **how))
-    attributes = {"pads": pads} if own else {}
     last = "channels" if own else "padded"
-    for number, stride in enumerate(strides or [1]):
-        name = f"conv{number or ''}"
-        nodes.append(make("Conv", [last, "kernel"], [f"smooth{number}"], name=name, strides=[stride], **attributes))
-        last = f"smooth{number}"
-    nodes[-1].output[0] = "smooth"
-    nodes.append(make("Transpose", ["smooth"], ["read"], perm=[2, 0, 1]))
-    constants = {
-        "kernel": numpy_helper.to_array(numbers("kernel", 3, 3, size)),
-        "pads": np.array([0, 0, pads[0], 0, 0, pads[1]]),
-    }
-    return window(make("Sigmoid", ["steps"], ["y"]), before=nodes, **constants)
+    text = "channels = Transpose <perm = [1, 2, 0]> (x)"
+    if not own:
+        text += f' padded = Pad <mode = "{mode}"> (channels, pads)'
+    for number, stride in enumerate(strides):
+        made = "smooth" if number == len(strides) - 1 else f"smooth{number}"
+        padding = f", pads = {list(pads)}" if own else ""
+        text += f" [conv{number or ''}] {made} = Conv <strides = [{stride}]{padding}> ({last}, kernel)"
+        last = made
+    text += " turned = Transpose <perm = [2, 0, 1]> (smooth)"
+    return window(
+        "y = Sigmoid (steps)", before=text, read="turned", kernel=(3, 3, size), pads=[0, 0, pads[0], 0, 0, pads[1]]
+    )
 
 
 def stacked():
     """An LSTM with peepholes, an RNN, and products on features with the state of the last sample as an output."""
-    more = {
-        name: numpy_helper.to_array(numbers(name, *shape))
-        for name, shape in {"W2": (1, 20, 4), "R2": (1, 20, 5), "P2": (1, 15), "W3": (1, 6, 5), "R3": (1, 6, 6)}.items()
-    }
-    nodes = [
-        make("LSTM", ["steps", "W2", "R2", "", "", "", "", "P2"], ["Y2", "", "cell"], hidden_size=5),
-        make("Squeeze", ["Y2", "axis1"], ["steps2"]),
-        make("RNN", ["steps2", "W3", "R3"], ["Y3"], hidden_size=6),
-        make("Softmax", ["Y3"], ["y"], axis=-1),
-        make("Tanh", ["cell"], ["z"]),
-    ]
-    return window(*nodes, outputs={"y": ["time", 1, "batch", 6], "z": [1, "batch", 5]}, **more)
+    return window(
+        """Y2, , cell = LSTM <hidden_size = 5> (steps, W2, R2, "", "", "", "", P2)
+        steps2 = Squeeze (Y2, axis1)
+        Y3 = RNN <hidden_size = 6> (steps2, W3, R3)
+        y = Softmax <axis = -1> (Y3)
+        z = Tanh (cell)""",
+        outputs="float[time, 1, batch, 6] y, float[1, batch, 5] z",
+        W2=(1, 20, 4), R2=(1, 20, 5), P2=(1, 15), W3=(1, 6, 5), R3=(1, 6, 6),
+    )  # fmt: skip
+
+
+#: The batch size of the input, as exporters write it.
+SIZES = "batch = Shape <start = 1, end = 2> (x) sizes = Concat <axis = 0> (axis1, batch, axis1)"
 
 
 def first_states():
-    """Their batch size is that of the input, as exporters write it."""
-    more = {name: numpy_helper.to_array(numbers(name, *shape)) for name, shape in {
-        "W2": (1, 20, 4), "R2": (1, 20, 5), "h": (1, 1, 5), "c": (1, 1, 5)}.items()}  # fmt: skip
-    nodes = [
-        make("Shape", ["x"], ["batch"], start=1, end=2),
-        make("Concat", ["axis1", "batch", "axis1"], ["sizes"], axis=0),
-        make("Expand", ["h", "sizes"], ["hs"]),
-        make("Expand", ["c", "sizes"], ["cs"]),
-        make("LSTM", ["steps", "W2", "R2", "", "", "hs", "cs"], ["Y2", "", "cell"], hidden_size=5),
-        make("Squeeze", ["Y2", "axis1"], ["y"]),
-        make("Tanh", ["cell"], ["z"]),
-    ]
-    return window(*nodes, outputs={"y": ["time", "batch", 5], "z": [1, "batch", 5]}, **more)
+    """Their batch size is that of the input."""
+    return window(
+        f"""{SIZES}
+        hs = Expand (h, sizes)
+        cs = Expand (c, sizes)
+        Y2, , cell = LSTM <hidden_size = 5> (steps, W2, R2, "", "", hs, cs)
+        y = Squeeze (Y2, axis1)
+        z = Tanh (cell)""",
+        outputs="float[time, batch, 5] y, float[1, batch, 5] z",
+        W2=(1, 20, 4), R2=(1, 20, 5), h=(1, 1, 5), c=(1, 1, 5),
+    )  # fmt: skip
+
+
+def beginning(model):
+    """The model, of which the GRU begins with the state `h`."""
+    (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
+    gru.input.extend(["", "", "h"])
+    return model
 
 
 def with_state(array):
-    model = window(make("Tanh", ["steps"], ["y"]), h=np.asarray(array, np.float32))
-    (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
-    gru.input.extend(["", "", "h"])
-    if np.ndim(array) == 3:  # of any batch size
-        model.graph.node.insert(0, make("Shape", ["x"], ["batch"], start=1, end=2))
-        model.graph.node.insert(1, make("Concat", ["axis1", "batch", "axis1"], ["sizes"], axis=0))
-        model.graph.node.insert(2, make("Expand", ["h", "sizes"], ["hs"]))
-        gru.input[5] = "hs"
-    return model
+    """A first state of any batch size."""
+    before = f"{SIZES} h = Expand (first, sizes)"
+    return beginning(window("y = Tanh (steps)", before=before, first=np.asarray(array, np.float32)))
 
 
 def state_from_the_samples():
     """The first state is the mean of the first sample."""
-    nodes = [
-        make("Slice", ["x", "none", "axis1", "none"], ["first"]),
-        make("ReduceMean", ["first", "axes"], ["mean"]),
-        make("Expand", ["mean", "sizes"], ["h"]),
-        make("Identity", ["x"], ["read"]),
-    ]
-    constants = {"none": np.array([0]), "axes": np.array([2]), "sizes": np.array([1, 1, 4])}
-    model = window(make("Tanh", ["steps"], ["y"]), before=nodes, **constants)
-    (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
-    gru.input.extend(["", "", "h"])
-    return model
+    before = """first = Slice (x, none, axis1, none)
+        mean = ReduceMean (first, axes)
+        h = Expand (mean, sizes)"""
+    return beginning(window("y = Tanh (steps)", before=before, none=[0], axes=[2], sizes=[1, 1, 4]))
 
 
 STREAMS = {
-    "a product": lambda: window(make("MatMul", ["steps", "A"], ["y"])),
+    "a product": lambda: window("y = MatMul (steps, A)"),
     "three layers": stacked,
     "a padded convolution": lambda: padded([2, 0], own=True),
     "a pad before a convolution": lambda: padded([2, 0]),
     "a first state": lambda: with_state(np.full((1, 1, 4), 0.5)),
     "first states of an LSTM, expanded to the batch": first_states,
-    "the sizes of a call": lambda: window(
-        make("Shape", ["steps"], ["sizes"]), make("Reshape", ["steps", "sizes"], ["y"])
-    ),
+    "the sizes of a call": lambda: window("sizes = Shape (steps) y = Reshape (steps, sizes)"),
 }
 
 
@@ -176,24 +161,15 @@ def test_a_stride_takes_as_many_samples_a_call(name, rng):
         other.in_mode("stream")
 
 
-def turned(**how):
-    model = window(make("Tanh", ["Y"], ["y"]))
+def reversed_gru():
+    model = window("y = Tanh (Y)")
     (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
-    gru.attribute.extend(helper.make_attribute(name, text) for name, text in how.items())
+    gru.attribute.append(helper.make_attribute("direction", "reverse"))
     return model
 
 
-def branched():
-    """An If whose branch reads all samples."""
-    body = helper.make_graph(
-        [make("CumSum", ["steps", "zero"], ["inner"])], "body", [], [value("inner", ["time", "batch", 4])]
-    )
-    return window(
-        make("If", ["yes"], ["y"], name="choice", then_branch=body, else_branch=body),
-        yes=np.array(True),
-        zero=np.array(0),
-    )
-
+#: A branch that reads all samples.
+BRANCH = "() => (float[time, batch, 4] inner) { inner = CumSum (steps, zero) }"
 
 REFUSED = {
     "Conv operator 'conv'": lambda: padded([1, 1], own=True),
@@ -201,20 +177,18 @@ REFUSED = {
     "Conv operator 'conv' ": lambda: padded([0, 0], own=True),
     "Pad operator": lambda: padded([1, 1]),
     "Pad operator with output 'padded'": lambda: padded([2, 0], mode="edge"),
-    "GRU operator 'gru'": lambda: turned(direction="reverse"),
+    "GRU operator 'gru'": reversed_gru,
     "Slice operator": state_from_the_samples,
     "Conv operator 'conv'  ": lambda: padded([0, 1], [2], own=True),
-    "ReduceMean operator": lambda: window(make("ReduceMean", ["steps", "zero"], ["y"]), zero=np.array([0])),
-    "Pad operator with output 'y'": lambda: window(make("Pad", ["steps", "pads"], ["y"]), pads=np.array([2, *[0] * 5])),
-    "CumSum operator": lambda: window(make("CumSum", ["steps", "zero"], ["y"]), zero=np.array(0)),
-    "Add operator": lambda: window(make("Add", ["Y", "last"], ["y"])),
-    "Div operator": lambda: window(
-        make("Shape", ["steps"], ["sizes"], end=1),
-        make("Cast", ["sizes"], ["count"], to=1),
-        make("Div", ["steps", "count"], ["y"]),
+    "ReduceMean operator": lambda: window("y = ReduceMean (steps, zeros)", zeros=[0]),
+    "Pad operator with output 'y'": lambda: window("y = Pad (steps, pads)", pads=[2, 0, 0, 0, 0, 0]),
+    "CumSum operator": lambda: window("y = CumSum (steps, zero)", zero=0),
+    "Add operator": lambda: window("y = Add (Y, last)"),
+    "Div operator": lambda: window("sizes = Shape <end = 1> (steps) n = Cast <to = 1> (sizes) y = Div (steps, n)"),
+    "Reshape operator": lambda: window("y = Reshape (steps, order)", order=[4, -1]),
+    "If operator 'choice'": lambda: window(
+        f"[choice] y = If <then_branch = a {BRANCH}, else_branch = b {BRANCH}> (yes)", yes=True, zero=0
     ),
-    "Reshape operator": lambda: window(make("Reshape", ["steps", "order"], ["y"]), order=np.array([4, -1])),
-    "If operator 'choice'": branched,
 }
 
 
@@ -232,34 +206,27 @@ def test_what_cannot_be_a_stream_is_refused_by_its_name(operator):
     assert "needs more than the current sample" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"time": 4}], ids=["one call", "window"])
-def test_a_network_without_a_state_is_refused_with_what_to_do_instead(tmp_path, refused, sizes):
-    steps = "time" if sizes else 1
-    ends = [[value(name, [steps, 1, width])] for name, width in (("x", 4), ("y", 2))]
-    onnx.save(model_of([make("MatMul", ["x", "A"], ["y"])], *ends, [numbers("A", 4, 2)]), tmp_path / "flat.onnx")
-    flags = [f"--size={name}={size}" for name, size in sizes.items()]
+@pytest.mark.parametrize(("steps", "flags"), [("1", []), ("time", ["--size=time=4"])], ids=["one call", "window"])
+def test_a_network_without_a_state_is_refused_with_what_to_do_instead(tmp_path, refused, steps, flags):
+    model = parsed(f"(float[{steps}, 1, 4] x) => (float[{steps}, 1, 2] y) {{ y = MatMul (x, A) }}", A=(4, 2))
+    onnx.save(model, tmp_path / "flat.onnx")
     line = refused("record", "--onnx", tmp_path / "flat.onnx", *flags, "--mode", "stream", "--out", tmp_path / "out")
     assert "flat has no mode stream" in line and "if it has none, --mode forward makes the same calls" in line
     assert "--state INPUT=OUTPUT (inputs: x; outputs: y)" in line
 
 
 def test_a_layer_along_another_axis_and_what_is_constant_stay():
-    """Only the GRU along time gets a state; `also` runs over the batch, and reads both of its ends."""
-    more = {
-        name: numpy_helper.to_array(numbers(name, *shape))
-        for name, shape in {"W2": (2, 12, 4), "R2": (2, 12, 4)}.items()
-    }
-    also = [
-        make("Transpose", ["steps"], ["swapped"], perm=[1, 0, 2]),
-        make("GRU", ["swapped", "W2", "R2"], ["y"], hidden_size=4, direction="bidirectional"),
-    ]
-    network = OnnxNetwork(window(*also, batch=5, **more).SerializeToString(), sizes={"time": 6})
+    """Only the GRU along time gets a state; the other runs over the batch, and reads both of its ends."""
+    text = """swapped = Transpose <perm = [1, 0, 2]> (steps)
+        y = GRU <hidden_size = 4, direction = "bidirectional"> (swapped, W2, R2)"""
+    inputs, outputs = (each.replace("batch", "5") for each in (X, Y))
+    model = window(text, inputs, outputs, W2=(2, 12, 4), R2=(2, 12, 4))
+    network = OnnxNetwork(model.SerializeToString(), sizes={"time": 6})
     assert len(network.in_mode("stream").states) == 1
 
 
 def test_a_fixed_number_of_samples_is_said():
-    model = window(make("Tanh", ["steps"], ["y"]))
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 6
+    model = window("y = Tanh (steps)", X.replace("time", "6"))
     with pytest.raises(UsageError, match="export it with a symbolic number of samples"):
         OnnxNetwork(model.SerializeToString(), sizes={"batch": 1}).in_mode("stream")
 

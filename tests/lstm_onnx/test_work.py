@@ -11,18 +11,22 @@ import numpy as np
 import onnx
 import onnx.inliner
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from lstm_onnx import limits, work
 from lstm_onnx.own_network import OnnxNetwork
 from lstm_trt.config.errors import TimeLimitReached, UsageError
-from tests.support.own_networks import model_of, value
+from tests.support.own_networks import one_line, parsed, value
 
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
 
 
+#: Of an input: not given.
+NONE = '""'
+
+
 def relu():
-    return model_of([helper.make_node("Relu", ["x"], ["y"])], [value("x", [2, 3])], [value("y", [2, 3])])
+    return parsed("(float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }")
 
 
 def calling(calls):
@@ -65,34 +69,26 @@ def test_functions_without_end_are_refused_before_they_are_expanded(calls, monke
         work.read(calling(calls).SerializeToString(), "it")
 
 
-def loop(inner, most=None, condition="Identity", depth=0):
+def loop(inner, most="", condition="Identity", depth=0):
     """Operators of a Loop around a Loop and so on, with a Relu in the last; `inner`: their numbers of passes.
 
-    `most`: the name of the number of passes, "" for none, in place of a constant. `condition`: the operator that makes
-    the condition of the next pass.
+    `most`: the name of the number of passes, in place of a constant. `condition`: the operator that makes the condition
+    of the next pass.
     """
-    body = [helper.make_node(condition, [f"on{depth}"], [f"still{depth}"])]
+    within, made = f"w = Relu (v{depth})", "w"
     if inner[1:]:
-        body += loop(inner[1:], most, condition, depth + 1)
-    else:
-        body.append(helper.make_node("Relu", [f"v{depth}"], ["deepest"]))
-    graph = helper.make_graph(
-        body,
-        "body",
-        [value(f"pass{depth}", [], INT64), value(f"on{depth}", [], BOOL), value(f"v{depth}", None)],
-        [value(f"still{depth}", [], BOOL), value(body[-1].output[0], None)],
-    )
-    nodes = []
-    if most is None:
-        number = numpy_helper.from_array(np.int64(inner[0]), "number")
-        nodes.append(helper.make_node("Constant", [], [f"passes{depth}"], value=number))
-    inputs = [f"passes{depth}" if most is None else most, "", f"v{depth - 1}" if depth else "x"]
-    return [*nodes, helper.make_node("Loop", inputs, [f"w{depth}" if depth else "y"], body=graph)]
+        within, made = loop(inner[1:], most, condition, depth + 1), f"w{depth + 1}"
+    number = "" if most else f"n{depth} = Constant <value = int64 {{{inner[0]}}}> ()"
+    return f"""{number} w{depth} = Loop <
+        body = b (int64 pass{depth}, bool on{depth}, float[] v{depth}) => (bool still{depth}, float[] {made}) {{
+            still{depth} = {condition} (on{depth}) {within}
+        }}
+    > ({most or f"n{depth}"}, "", {f"v{depth - 1}" if depth else "x"})"""
 
 
-def looping(inner, most=None, **how):
-    nodes = loop(inner, most, **how)
-    return model_of(nodes, [value("x", [2, 3])], [value("y", [2, 3])])
+def looping(inner, before="", **how):
+    text = f"{before} {loop(inner, **how)} y = Identity (w0)"
+    return parsed(f"(float[2, 3] x) => (float[2, 3] y) {{ {text} }}", large=np.float32(2.0**61))
 
 
 @pytest.mark.parametrize("inner", [[5], [7, 3], [2, 3, 4], [0]])
@@ -108,15 +104,17 @@ def test_loops_of_too_many_passes_are_refused(inner):
 
 
 def test_a_loop_without_a_number_and_with_a_constant_condition_is_refused_and_one_that_may_end_is_not():
-    assert work.passes(looping([1], most="").graph, {}) == math.inf
+    assert work.passes(looping([1], most=NONE).graph, {}) == math.inf
     assert work.passes(looping([2**62], condition="Not").graph, {}) == 0
     assert work.passes(relu().graph, {}) == 0
 
 
 def scan(steps):
-    body = helper.make_graph([helper.make_node("Relu", ["v"], ["w"])], "body", [value("v", [3])], [value("w", [3])])
-    node = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)
-    return model_of([node], [value("x", [steps, 3])], [value("y", [steps, 3])])
+    return parsed(
+        f"""(float[{steps}, 3] x) => (float[{steps}, 3] y) {{
+            y = Scan <body = b (float[3] v) => (float[3] w) {{ w = Relu (v) }}, num_scan_inputs = 1> (x)
+        }}"""
+    )
 
 
 def test_passes_of_a_scan_are_those_of_its_input():
@@ -127,23 +125,17 @@ def test_passes_of_a_scan_are_those_of_its_input():
 
 def endless():
     """A Loop that no text of the file ends: the number of its passes is 2**61 and more, by what the input is."""
-    nodes = loop([1], "passes")
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Abs", ["most"], ["size"]),
-        helper.make_node("Add", ["size", "large"], ["number"]),
-        helper.make_node("Cast", ["number"], ["passes"], to=INT64),
-        *nodes,
-    ]
-    large = numpy_helper.from_array(np.float32(2.0**61), "large")
-    return model_of(nodes, [value("x", [2, 3])], [value("y", [2, 3])], [large]).SerializeToString()
+    before = """most = ReduceMax <keepdims = 0> (x)
+        size = Abs (most)
+        number = Add (size, large)
+        passes = Cast <to = 7> (number)"""
+    return looping([1], before, most="passes").SerializeToString()
 
 
 def test_a_loop_that_does_not_end_is_ended_within_the_limit_that_the_message_names(monkeypatch):
     monkeypatch.setattr(limits, "LIMIT_S", 0.3)
-    with pytest.raises(TimeLimitReached, match=r"longer than 0\.3 s") as caught:
+    with one_line(r"longer than 0\.3 s", TimeLimitReached):
         OnnxNetwork(endless())
-    assert "\n" not in str(caught.value)
 
 
 def test_an_interrupt_ends_a_call_of_a_network():
@@ -152,3 +144,9 @@ def test_an_interrupt_ends_a_call_of_a_network():
     with pytest.raises(KeyboardInterrupt):
         OnnxNetwork(endless())
     assert threading.active_count() == threads
+
+
+def test_a_number_of_passes_may_be_an_attribute():
+    text = f"{loop([5], most='five')} y = Identity (w0)"
+    model = parsed(f"(float[2, 3] x) => (float[2, 3] y) {{ five = Constant <value_int = 5> () {text} }}")
+    assert work.passes(model.graph, {}) == 5

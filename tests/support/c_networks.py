@@ -15,6 +15,7 @@ from lstm_onnx.c.export import with_packed_weights
 from lstm_onnx.c.file import CFile, c_file
 from lstm_onnx.c.targets import TARGETS, Target, native_target
 from lstm_onnx.evaluate import evaluate, in_float64
+from lstm_trt.export.sizes import sizes_of
 from tests.support.own_networks import model_of, value
 
 KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}
@@ -176,7 +177,7 @@ def computed(
     """
     how = {"include_weights": False, "precision": precision}
     file = c_file(model.SerializeToString(), None, TARGETS[target], "network", **how)
-    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
+    shapes = {entry.name: sizes_of(entry) for entry in model.graph.output}
     outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.reader.output_names}
     compiled = loaded(file, "-O1", *flags)
     compiled.bound("run", *inputs.values(), *outputs.values())()

@@ -299,34 +299,17 @@ def array_bytes(array: np.ndarray) -> bytes:
 
 def make_recordings(folder: Path) -> list[Path]:
     """Small recordings as files, one with a control run."""
-    from lstm_trt.config.configuration import Configuration, Options, Protocol
-    from lstm_trt.config.shape import LstmShape
     from lstm_trt.store import files
-    from lstm_trt.store.schema import Recording
+    from tests.lstm_trt.store.test_store import planted
 
-    draw, rows = np.random.default_rng(0), 60
-    latency_ns = draw.integers(90_000, 120_000, rows)
-    start_ns = np.cumsum(latency_ns + 1_000) - latency_ns
-    columns = {"trial": np.arange(rows), "warmup": np.arange(rows) < 10, "start_ns": start_ns, "latency_ns": latency_ns}
-    control = {"start_ns": start_ns, "latency_ns": latency_ns // 100}
-    made = folder / "made"
-    made.mkdir(parents=True, exist_ok=True)
-    protocol = Protocol(trials=rows - 10)
-    return [
-        files.write(
-            Recording(
-                Configuration(
-                    LstmShape(1, hidden, 4), "onnxruntime", "1", "a processor", Options(cores=(0,)), protocol
-                ),
-                0,
-                columns,
-                {"blocks": [], "machine_fingerprint": "1" * 64, "control": None, "warnings": []},
-                run,
-            ),
-            made,
-        )
-        for hidden, run in ((8, None), (16, control))
-    ]
+    paths = []
+    for hidden in (8, 16):
+        made = planted(hidden, rows=60)
+        provenance = {"blocks": [], "machine_fingerprint": "1" * 64, "control": None, "warnings": []}
+        control = {"start_ns": made.columns["start_ns"], "latency_ns": made.columns["latency_ns"] // 100}
+        made = replace(made, provenance=provenance, control=control if hidden == 16 else None)
+        paths.append(files.write(made, files.make_folder(folder / "made")))
+    return paths
 
 
 def judge_answer(status: int, errors: str) -> str | None:

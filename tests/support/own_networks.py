@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
+
 import numpy as np
 import onnx
+import onnx.parser
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lstm_trt.config.errors import UsageError
+from lstm_trt.export.sizes import sizes_of
 from tests.support.planted_graphs import recurrent
 
 FLOAT = TensorProto.FLOAT
@@ -37,22 +44,46 @@ def numbers(name, *shape):
 
 def model_of(nodes, inputs, outputs, constants=(), domains=()):
     graph = helper.make_graph(list(nodes), "own", list(inputs), list(outputs), list(constants))
+    return whole_model(graph, domains)
+
+
+def whole_model(graph, domains=()):
     opsets = [helper.make_opsetid("", 18), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def constants_of(**constants):
+    """Stored tensors by name: a tuple is the shape of random numbers, all else the entries."""
+    return [
+        numbers(name, *entries) if isinstance(entries, tuple) else numpy_helper.from_array(np.asarray(entries), name)
+        for name, entries in constants.items()
+    ]
+
+
+def parsed(text, **constants):
+    """A network in ONNX's own notation: `(float[time, 3] x) => (float[time, 3] y) { y = Tanh (x) }`.
+
+    Of the constants it has those that the text names.
+    """
+    graph = onnx.parser.parse_graph(f"own {text}")
+    words = set(re.findall(r"\w+", text))
+    graph.initializer.extend(constants_of(**{name: each for name, each in constants.items() if name in words}))
+    return whole_model(graph)
+
+
 def smoothing_then_gru(width=3):
     """A convolution over `width` time steps before a GRU, with a state; input x (time, 1, 2)."""
-    make = helper.make_node
-    nodes = [
-        make("Transpose", ["x"], ["channels_first"], perm=[1, 2, 0]),
-        make("Conv", ["channels_first", "kernel"], ["smooth"], kernel_shape=[width], pads=[width - 1, 0]),
-        make("Transpose", ["smooth"], ["steps"], perm=[2, 0, 1]),
-        make("GRU", ["steps", "W", "R", "", "", "h0"], ["Y", "hn"], hidden_size=4),
-    ]
-    constants = [numbers("kernel", 2, 2, width), numbers("W", 1, 12, 2), numbers("R", 1, 12, 4)]
-    inputs = [value("x", ["time", 1, 2]), value("h0", [1, 1, 4])]
-    return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4]), value("hn", [1, 1, 4])], constants)
+    return parsed(
+        f"""(float[time, 1, 2] x, float[1, 1, 4] h0) => (float[time, 1, 1, 4] Y, float[1, 1, 4] hn) {{
+            channels_first = Transpose <perm = [1, 2, 0]> (x)
+            smooth = Conv <kernel_shape = [{width}], pads = [{width - 1}, 0]> (channels_first, kernel)
+            steps = Transpose <perm = [2, 0, 1]> (smooth)
+            Y, hn = GRU <hidden_size = 4> (steps, W, R, "", "", h0)
+        }}""",
+        kernel=(2, 2, width),
+        W=(1, 12, 2),
+        R=(1, 12, 4),
+    )
 
 
 def as_pytorch_exports():
@@ -60,45 +91,39 @@ def as_pytorch_exports():
 
     Shape inference does not derive the last size of `steps`, and the stored sizes of `flat` are those of an example.
     """
-    make, constant = helper.make_node, lambda name, *numbers: numpy_helper.from_array(np.array(numbers), name)
-    nodes = [
-        make("Shape", ["X"], ["sizes"]),
-        make("Slice", ["sizes", "zero", "two"], ["outer"]),
-        make("Slice", ["sizes", "two", "three"], ["last"]),
-        make("Mul", ["last", "one"], ["product"]),
-        make("Reshape", ["product", "minus_one"], ["width"]),
-        make("Concat", ["outer", "width"], ["target"], axis=0),
-        make("Reshape", ["X", "target"], ["steps"]),
-        make("LSTM", ["steps", "W", "R", "", "", "h0", "c0"], ["Y", "hn", "cn"], hidden_size=4),
-        make("Squeeze", ["Y", "one"], ["flat"]),
-        make("MatMul", ["flat", "A"], ["product_of_flat"]),
-        make("Add", ["product_of_flat", "bias"], ["y"]),
-    ]
-    constants = [numbers("W", 1, 16, 3), numbers("R", 1, 16, 4), numbers("A", 4, 2), numbers("bias", 2)]
-    constants += [constant("zero", 0), constant("one", 1), constant("two", 2), constant("three", 3)]
-    constants.append(constant("minus_one", -1))
-    states = [value(name, [1, 1, 4]) for name in ("h0", "c0")]
-    outputs = [value("y", ["time", 1, 2]), *(value(name, [1, 1, 4]) for name in ("hn", "cn"))]
-    model = model_of(nodes, [value("X", ["time", 1, 3]), *states], outputs, constants)
+    model = parsed(
+        """(float[time, 1, 3] X, float[1, 1, 4] h0, float[1, 1, 4] c0)
+        => (float[time, 1, 2] y, float[1, 1, 4] hn, float[1, 1, 4] cn) {
+            sizes = Shape (X)
+            outer = Slice (sizes, zero, two)
+            last = Slice (sizes, two, three)
+            product = Mul (last, one)
+            width = Reshape (product, minus_one)
+            target = Concat <axis = 0> (outer, width)
+            steps = Reshape (X, target)
+            Y, hn, cn = LSTM <hidden_size = 4> (steps, W, R, "", "", h0, c0)
+            flat = Squeeze (Y, one)
+            product_of_flat = MatMul (flat, A)
+            y = Add (product_of_flat, bias)
+        }""",
+        W=(1, 16, 3), R=(1, 16, 4), A=(4, 2), bias=(2,), zero=[0], one=[1], two=[2], three=[3], minus_one=[-1],
+    )  # fmt: skip
     model.graph.value_info.append(value("flat", [5, 1, 4]))
     return model
 
 
 def words():
     """A table of 5 rows, an LSTM with sequence lengths, a dense layer; inputs `tokens`, `lengths` of whole numbers."""
-    make = helper.make_node
-    nodes = [
-        make("Gather", ["table", "tokens"], ["embedded"]),
-        make("LSTM", ["embedded", "W", "R", "", "lengths"], ["", "last"], hidden_size=3),
-        make("Squeeze", ["last", "first_axis"], ["flat"]),
-        make("Gemm", ["flat", "dense"], ["scores"], transB=1),
-        make("ArgMax", ["scores"], ["best"], axis=1, keepdims=0),
-    ]
-    constants = [numbers("table", 5, 2), numbers("W", 1, 12, 2), numbers("R", 1, 12, 3), numbers("dense", 7, 3)]
-    constants.append(numpy_helper.from_array(np.array([0]), "first_axis"))
-    inputs = [value("tokens", ["time", "batch"], TensorProto.INT64), value("lengths", ["batch"], TensorProto.INT32)]
-    outputs = [value("scores", ["batch", 7]), value("best", ["batch"], TensorProto.INT64)]
-    return model_of(nodes, inputs, outputs, constants)
+    return parsed(
+        """(int64[time, batch] tokens, int32[batch] lengths) => (float[batch, 7] scores, int64[batch] best) {
+            embedded = Gather (table, tokens)
+            , last = LSTM <hidden_size = 3> (embedded, W, R, "", lengths)
+            flat = Squeeze (last, first_axis)
+            scores = Gemm <transB = 1> (flat, dense)
+            best = ArgMax <axis = 1, keepdims = 0> (scores)
+        }""",
+        table=(5, 2), W=(1, 12, 2), R=(1, 12, 3), dense=(7, 3), first_axis=[0],
+    )  # fmt: skip
 
 
 def unnamed_sizes():
@@ -113,74 +138,58 @@ def unnamed_sizes():
 
 def dense():
     """No recurrent layer: y = x A."""
-    make = helper.make_node("MatMul", ["x", "A"], ["y"])
-    return model_of([make], [value("x", ["batch", 6])], [value("y", ["batch", 2])], [numbers("A", 6, 2)])
+    return parsed("(float[batch, 6] x) => (float[batch, 2] y) { y = MatMul (x, A) }", A=(6, 2))
 
 
 def quantized(opset=17):
     """A GRU and a product of 8 and 7 bits with its result in 8 bits, as quantizing tools write them; x (time, 1, 3)."""
-    make, stored = helper.make_node, numpy_helper.from_array
-    nodes = [make("GRU", ["x", "W", "R"], ["Y"], hidden_size=16), make("Squeeze", ["Y", "one"], ["h"])]
-    for name, scale in (("h", "scale_of_h"), ("product", "scale_of_product")):
-        nodes.append(make("QuantizeLinear", [name, scale, "zero"], [f"{name}_in_8_bits"]))
-        nodes.append(make("DequantizeLinear", [f"{name}_in_8_bits", scale, "zero"], [f"{name}_rounded"]))
-        if name == "h":
-            nodes.append(make("DequantizeLinear", ["A", "scales_of_A"], ["A_rounded"], axis=1))
-            nodes.append(make("MatMul", ["h_rounded", "A_rounded"], ["product"]))
-    whole = np.random.default_rng(3).integers(-63, 64, (16, 5)).astype(np.int8)  # 8 bits would saturate without VNNI
-    scales = {"scale_of_h": 1 / 127, "scale_of_product": 0.02, "scales_of_A": np.linspace(0.01, 0.02, 5)}
-    constants = [stored(np.asarray(scale, np.float32), name) for name, scale in scales.items()]
-    constants += [numbers("W", 1, 48, 3), numbers("R", 1, 48, 16), stored(whole, "A"), stored(np.array([1]), "one")]
-    constants.append(stored(np.array(128, np.uint8), "zero"))
-    model = model_of(nodes, [value("x", ["time", 1, 3])], [value("product_rounded", ["time", 1, 5])], constants)
+    model = parsed(
+        """(float[time, 1, 3] x) => (float[time, 1, 5] product_rounded) {
+            Y = GRU <hidden_size = 16> (x, W, R)
+            h = Squeeze (Y, one)
+            h_in_8_bits = QuantizeLinear (h, scale_of_h, zero)
+            h_rounded = DequantizeLinear (h_in_8_bits, scale_of_h, zero)
+            A_rounded = DequantizeLinear <axis = 1> (A, scales_of_A)
+            product = MatMul (h_rounded, A_rounded)
+            product_in_8_bits = QuantizeLinear (product, scale_of_product, zero)
+            product_rounded = DequantizeLinear (product_in_8_bits, scale_of_product, zero)
+        }""",
+        W=(1, 48, 3),
+        R=(1, 48, 16),
+        A=np.random.default_rng(3).integers(-63, 64, (16, 5)).astype(np.int8),  # 8 bits would saturate without VNNI
+        one=[1],
+        zero=np.uint8(128),
+        scale_of_h=np.float32(1 / 127),
+        scale_of_product=np.float32(0.02),
+        scales_of_A=np.linspace(0.01, 0.02, 5, dtype=np.float32),
+    )
     model.opset_import[0].version = opset
     return model
 
 
 def selected():
     """The positive numbers of x: the size of the output depends on the values."""
-    nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["positive"]),
-        helper.make_node("Compress", ["x", "positive"], ["y"]),
-    ]
-    zero = numpy_helper.from_array(np.array(0, np.float32), "zero")
-    return model_of(nodes, [value("x", [8])], [value("y", ["some"])], [zero])
-
-
-def of_another_domain():
-    """An operator that only its own runtime knows."""
-    node = helper.make_node("Mystery", ["x"], ["y"], domain="my.company")
-    return model_of([node], [value("x", [2])], [value("y", [2])], domains=["my.company"])
-
-
-def branch(name, nodes, result, constants=()):
-    return helper.make_graph(nodes, name, [], [value(result, None)], constants)
-
-
-def rates(kind=TensorProto.INT64, shape=()):
-    """As Silero VAD: an If on the sampling rate. One branch has an LSTM, the other a GRU; both begin with a product."""
-    names = {"LSTM": ("W", "R", "lstm_16k", 16), "GRU": ("Wg", "Rg", "gru_8k", 12)}
-    first, second = (
-        branch(
-            name,
-            [helper.make_node(kind, ["P", w, r], ["a"], hidden_size=4, name=name)],
-            "a",
-            [numbers(w, 1, gates, 3), numbers(r, 1, gates, 4)],
-        )
-        for kind, (w, r, name, gates) in names.items()
+    return parsed(
+        "(float[8] x) => (float[some] y) { positive = Greater (x, zero) y = Compress (x, positive) }",
+        zero=np.float32(0),
     )
-    nodes = [
-        helper.make_node("MatMul", ["X", "A"], ["P"]),
-        helper.make_node("Equal", ["sr", "high"], ["fits"]),
-        helper.make_node("Squeeze", ["fits"], ["is_high"]),
-        helper.make_node("If", ["is_high"], ["Y"], then_branch=first, else_branch=second),
-    ]
-    inputs = [value("X", ["time", 1, 3]), value("sr", list(shape), kind)]
-    stored = [
-        numbers("A", 3, 3),
-        numpy_helper.from_array(np.array(16000, helper.tensor_dtype_to_np_dtype(kind)), "high"),
-    ]
-    return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4])], stored)
+
+
+def rates(kind="int64", shape=""):
+    """As Silero VAD: an If on the sampling rate. One branch has an LSTM, the other a GRU; both begin with a product."""
+    number = np.array(16000, {"int64": np.int64, "int32": np.int32, "float": np.float32}[kind])
+    return parsed(
+        f"""(float[time, 1, 3] X, {kind}{shape} sr) => (float[time, 1, 1, 4] Y) {{
+            P = MatMul (X, A)
+            fits = Equal (sr, high)
+            is_high = Squeeze (fits)
+            Y = If <
+                then_branch = lstm () => (float[] a) {{ [lstm_16k] a = LSTM <hidden_size = 4> (P, W, R) }},
+                else_branch = gru () => (float[] a) {{ [gru_8k] a = GRU <hidden_size = 4> (P, Wg, Rg) }}
+            > (is_high)
+        }}""",
+        A=(3, 3), W=(1, 16, 3), R=(1, 16, 4), Wg=(1, 12, 3), Rg=(1, 12, 4), high=number,
+    )  # fmt: skip
 
 
 #: Operations of `rates` at 5 steps: of its product, and of each branch.
@@ -192,3 +201,16 @@ def saved(model, folder, name="network"):
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path
+
+
+def drawn_inputs(model, rng):
+    """Normal numbers for each input of a network of known sizes."""
+    return {each.name: rng.standard_normal(sizes_of(each)).astype(np.float32) for each in model.graph.input}
+
+
+@contextmanager
+def one_line(words, kind=UsageError):
+    """What follows is refused with these words, a pattern, in one line."""
+    with pytest.raises(kind, match=words) as refusal:
+        yield refusal
+    assert "\n" not in str(refusal.value)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ran
 
 #: In the order of their imports: the first is imported by all others.
 PACKAGES = ("lstm_trt", "lstm_judge", "lstm_onnx", "lstm_literature")
@@ -40,9 +39,7 @@ def loaded(code: str, names: Sequence[str], planted: str, *arguments: object) ->
     module that was moved or renamed would say nothing.
     """
     told = f"NAMES = {tuple(f'{name}.' for name in names)!r}\nPLANTED = {planted!r}"
-    command = [sys.executable, "-c", f"{code}\n{told}{FIND}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = ran(sys.executable, "-c", f"{code}\n{told}{FIND}", *arguments)
     *_, before, after = done.stdout.splitlines()
     assert planted in after.split() and planted not in before.split(), (before, after)
     return before.split()

@@ -119,21 +119,30 @@ def shown_texts(figure) -> list[tuple[str, Bbox]]:
 LEAST_PANEL = 240
 
 
+def legends_of(figure) -> list:
+    return [legend for part in (figure, *parts_of(figure)) for legend in part.legends]
+
+
+def assert_nothing_is_cut_off(figure) -> None:
+    figure.draw_without_rendering()
+    boxes = [("legend", legend.get_window_extent()) for legend in legends_of(figure)]
+    boxes += [(ax.get_title(loc="left"), ax.get_tightbbox()) for ax in figure.axes if ax.get_visible()]
+    boxes += shown_texts(figure)
+    sheet = figure.bbox.padded(1)
+    outside = [name for name, box in boxes if not (sheet.contains(*box.min) and sheet.contains(*box.max))]
+    assert not outside, f"cut off: {outside}"
+
+
 def assert_readable(figure) -> None:
     """Nothing is cut off or lies on the title and notes; no text is small, or overlaps another by more than two pixels.
 
     No text and no legend covers data. Panels with a title, unlike histograms and colour bars, are at least 240 pixels
     high and wide.
     """
-    figure.draw_without_rendering()
+    assert_nothing_is_cut_off(figure)
     texts = shown_texts(figure)
     panels = [ax for ax in figure.axes if ax.get_visible()]
-    legends = [legend for part in (figure, *parts_of(figure)) for legend in part.legends]
-    boxes = [("legend", legend.get_window_extent()) for legend in legends]
-    boxes += [(ax.get_title(loc="left"), ax.get_tightbbox()) for ax in panels]
-    sheet = figure.bbox.padded(1)
-    outside = [name for name, box in texts + boxes if not (sheet.contains(*box.min) and sheet.contains(*box.max))]
-    assert not outside, f"cut off: {outside}"
+    legends = legends_of(figure)
     head = min(text.get_window_extent().y0 for text in figure.subfigs[0].texts if text.get_text())
     for ax in panels:
         assert ax.get_tightbbox().y1 <= head + 1

@@ -52,6 +52,7 @@ from tests.lstm_judge.plots.planted import (
 )
 from tests.support.pictures import assert_readable, table_texts, told
 from tests.support.planted_latencies import judge
+from tests.support.said import refusal
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -273,12 +274,6 @@ REFUSED = [
     lambda: plots.draw_sweep(SWEEP, "/dev/null/figures", formats=("png", "gif")),
     lambda: plots.draw_sweep(SWEEP, "/dev/null/figures"),
 ]
-
-
-def refusal(call) -> str:
-    with pytest.raises(UsageError) as refused:
-        call()
-    return str(refused.value)
 
 
 def golden_file(name: str) -> Path:

@@ -854,7 +854,7 @@ def saved(array) -> bytes:
     return file.getvalue()
 
 
-NPY, GZ = saved(np.ones(100)), gzip.compress(b"latency_us\n" + b"5\n" * 2000)
+NPY, GZ = saved(np.ones(100)), gzip.compress(b"latency_us\n" + b"5\n" * 2000, mtime=0)
 
 
 @pytest.mark.parametrize(

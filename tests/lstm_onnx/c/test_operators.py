@@ -24,7 +24,7 @@ from lstm_onnx.evaluate import evaluate
 from lstm_trt.config.errors import BuildFailed
 from tests.conftest import rest_is_heavy
 from tests.support.c_networks import computed, runnable
-from tests.support.own_networks import model_of, numbers, value
+from tests.support.own_networks import model_of, parsed, value
 from tests.support.planted_graphs import feeds, own_cases, recurrent
 
 RUNNABLE = runnable()
@@ -257,9 +257,7 @@ def test_functions_over_the_whole_range(flags, rng):
 def test_no_index_reads_outside_the_table(flags):
     """Negative ones count from its end; of others the nearest row is taken, and the first for what is no number."""
     table = np.arange(21, dtype=np.float32).reshape(7, 3)
-    node = helper.make_node("Gather", ["table", "x"], ["y"])
-    index = helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [12])
-    model = model_of([node], [index], [value("y", [12, 3])], [numpy_helper.from_array(table, "table")])
+    model = parsed("(int64[12] x) => (float[12, 3] y) { y = Gather (table, x) }", table=table)
     given = np.array([0, 6, -1, -7, 7, -8, 1e9, -1e9, 3e38, np.nan, np.inf, -np.inf], np.float32)
     (y,) = computed(model, {"x": given}, RUNNABLE[0], *flags).values()
     assert np.array_equal(y[:, 0] / 3, [0, 6, 6, 0, 6, 0, 6, 0, 0, 0, 0, 0])
@@ -268,47 +266,46 @@ def test_no_index_reads_outside_the_table(flags):
 # Networks of several operators
 
 
+#: Operators from {a} to {b}, none of which has a jump, or a slope that makes a large error of a rounding error.
+CHAIN = (
+    "{b} = Gelu ({a})",
+    "{b} = LogSoftmax ({a})",
+    "g{b} = Greater ({a}, half) n{b} = Neg ({a}) s{b} = Sub ({a}, one) {b} = Where (g{b}, n{b}, s{b})",
+    "{b} = PRelu ({a}, slope)",
+    "{b} = HardSwish ({a})",
+    "{b} = Softplus ({a})",
+    "m{b} = ReduceMin ({a}, last) {b} = Sub ({a}, m{b})",
+    "s{b} = CumSum ({a}, first) {b} = Tanh (s{b})",
+    """u{b} = Unsqueeze ({a}, first) m{b} = MaxPool <kernel_shape = [3], pads = [1, 1]> (u{b})
+        {b} = Squeeze (m{b}, first)""",
+    """u{b} = Unsqueeze ({a}, first) m{b} = AveragePool <kernel_shape = [2], pads = [1, 0]> (u{b})
+        {b} = Squeeze (m{b}, first)""",
+    "p{b} = Abs ({a}) s{b} = Add (p{b}, half) {b} = Sqrt (s{b})",
+    "{b} = LayerNormalization <epsilon = 0.1> ({a}, slope)",
+)
+
+
 def drawn(rng: np.random.Generator, rows: int, width: int) -> onnx.ModelProto:
-    """An embedding, attention over the window, and a chain of random operators behind.
-
-    None of these has a jump, or a slope that makes a large error of a rounding error.
-    """
-    nodes: list[onnx.NodeProto] = []
-    constants = [numbers("table", 9, width), numbers("K", width, width), numbers("slope", width)]
-    constants.append(numpy_helper.from_array(np.array([-1]), "last"))
-    constants.append(numpy_helper.from_array(np.array([0]), "first"))
-    constants.append(numpy_helper.from_array(np.array(0.5, np.float32), "half"))
-    constants.append(numpy_helper.from_array(np.array(1.0, np.float32), "one"))
-
-    def add(kind: str, *inputs: str, **has) -> str:
-        nodes.append(helper.make_node(kind, inputs, [f"t{len(nodes)}"], **has))
-        return nodes[-1].output[0]
-
-    x = add("Gather", "table", "x")
-    scores = add("MatMul", add("MatMul", x, "K"), add("Transpose", x, perm=[1, 0]))
-    x = add("MatMul", add("Softmax", scores), x)
-    chain = {
-        "gelu": lambda: add("Gelu", x),
-        "log of a softmax": lambda: add("LogSoftmax", x),
-        "one of two": lambda: add("Where", add("Greater", x, "half"), add("Neg", x), add("Sub", x, "one")),
-        "a slope": lambda: add("PRelu", x, "slope"),
-        "a swish": lambda: add("HardSwish", x),
-        "smooth": lambda: add("Softplus", x),
-        "without the smallest": lambda: add("Sub", x, add("ReduceMin", x, "last")),
-        "a running sum": lambda: add("Tanh", add("CumSum", x, "first")),
-        "the largest nearby": lambda: add(
-            "Squeeze", add("MaxPool", add("Unsqueeze", x, "first"), kernel_shape=[3], pads=[1, 1]), "first"
-        ),
-        "a mean nearby": lambda: add(
-            "Squeeze", add("AveragePool", add("Unsqueeze", x, "first"), kernel_shape=[2], pads=[1, 0]), "first"
-        ),
-        "a root": lambda: add("Sqrt", add("Add", add("Abs", x), "half")),
-        "normal": lambda: add("LayerNormalization", x, "slope", epsilon=0.1),
-    }
-    for name in rng.choice(list(chain), 5):
-        x = chain[name]()
-    index = helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [rows])
-    model = model_of(nodes, [index], [value(x, [rows, width])], constants)
+    """An embedding, attention over the window, and a chain of five random operators behind."""
+    chain = [text.format(a=f"t{number}", b=f"t{number + 1}") for number, text in enumerate(rng.choice(CHAIN, 5))]
+    model = parsed(
+        f"""(int64[{rows}] x) => (float[{rows}, {width}] t5) {{
+            e = Gather (table, x)
+            k = MatMul (e, K)
+            turned = Transpose <perm = [1, 0]> (e)
+            scores = MatMul (k, turned)
+            weights = Softmax (scores)
+            t0 = MatMul (weights, e)
+            {" ".join(chain)}
+        }}""",
+        table=(9, width),
+        K=(width, width),
+        slope=(width,),
+        last=[-1],
+        first=[0],
+        half=np.float32(0.5),
+        one=np.float32(1),
+    )
     model.opset_import[0].version = 20  # the first with Gelu
     return model
 

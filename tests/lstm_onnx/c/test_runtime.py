@@ -23,9 +23,9 @@ from lstm_trt.recorder import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.store import cache, files
 from tests.conftest import rest_is_heavy, wait_for
-from tests.lstm_trt.runtimes.test_onnxruntime import prepared, reference
 from tests.support import own_networks
 from tests.support.planted_graphs import relu
+from tests.support.prepared_steps import prepare, reference
 
 SHAPE = LstmShape(2, 20, 7)
 SHAPES = (SHAPE, LstmShape(1, 1, 1, features=1), LstmShape(3, 33, 5, features=5), LstmShape(2, 200, 128))
@@ -37,13 +37,13 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 @needs_compiler
 @pytest.mark.parametrize("shape", rest_is_heavy(SHAPES, SHAPE.__eq__), ids=lambda shape: shape.label)
 def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape):
-    step = prepared(shape, "c")
+    step = prepare("c", shape)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
         step.load_inputs({INPUT: inputs})
         step.step()
         assert relative_error(step.outputs()[OUTPUT], reference(shape, inputs)) < PARITY_BOUNDS["fp32"] / 5
-    again = prepared(shape, "c")
+    again = prepare("c", shape)
     assert again.facts() == {**step.facts(), "library_cached": True} and again.costs.keys() == {
         "build_s",
         "first_call_s",

@@ -23,10 +23,10 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from tests.conftest import ROOT, rest_is_heavy, wait_for
 from tests.lstm_onnx.c.test_file import ALL, BOUNDS
-from tests.lstm_trt.runtimes.test_onnxruntime import prepared, reference
 from tests.support import c_networks
 from tests.support.c_networks import Plan, network, right_of
 from tests.support.planted_graphs import relu
+from tests.support.prepared_steps import prepare, reference
 
 RUNNABLE = c_networks.runnable()
 
@@ -202,7 +202,7 @@ def test_code_of_one_thread_has_no_team(tmp_path, monkeypatch, refused):
 @needs_compiler
 def test_the_runtime_starts_and_stops_its_helpers():
     shape, before = LstmShape(2, 20, 7), threading.active_count()
-    step = prepared(shape, "c", threads=2, cores=CORES[:2])
+    step = prepare("c", shape, threads=2, cores=CORES[:2])
     assert threading.active_count() == before + 1
     inputs, _, _ = make_inputs(shape, 1)
     step.load_inputs({INPUT: inputs})

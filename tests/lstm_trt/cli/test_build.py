@@ -13,7 +13,6 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.tensorrt import trt
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.store import cache
-from tests.support.packages import loaded
 from tests.support.planted_graphs import lstm
 
 RTX = "tensorrt-rtx"
@@ -62,37 +61,6 @@ def test_the_command_shows_the_layer_table(lab):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--compute-capability", "sm90"), "'sm90'"),
-        (("--compute-capability", "sm75"), "sm75"),
-        (("--workspace-mb", -1), "workspace_bytes"),
-        (("--runtime", "onnxruntime"), "invalid choice: 'onnxruntime'"),
-        (("--sequence-range", 4, 2, 8), "4 2 8"),
-        (("--onnx", "bad.onnx"), "bad is not an ONNX file"),
-        (("--onnx", "missing.onnx"), "cannot read"),
-        (("--onnx", "layout.onnx"), "LSTM operator 'my_lstm': layout=1"),
-        (("--onnx", "layout.onnx", "--batch", 2), "--onnx and --batch"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, arguments, message):
-    (tmp_path / "bad.onnx").write_bytes(lstm().SerializeToString()[:500])
-    onnx.save(lstm(layout=1, states=False), tmp_path / "layout.onnx")
-    given = [tmp_path / word if str(word).endswith(".onnx") else word for word in arguments]
-    home = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    shape = () if "--onnx" in arguments else ("--layers", 1, "--hidden", 8, "--sequence", 4)
-    assert message in refused("build", *shape, *given, "--out", tmp_path / "out", **home)
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-    assert not list((tmp_path / "cache").glob("**/engine/*"))
-
-
-def test_missing_arguments_are_named(refused, tmp_path):
-    assert "--hidden is missing" in refused("build", "--layers", 1, "--out", tmp_path)
-    assert "--out is missing" in refused("build", "--layers", 1, "--hidden", 8, "--sequence", 4)
-
-
-@pytest.mark.parametrize(
     ("stub", "message"),
     [
         (
@@ -119,7 +87,3 @@ def test_tensorrt_that_is_not_installed_says_how_to_install_it(monkeypatch):
     with pytest.raises(RuntimeUnavailable) as caught:
         trt.load_module(RTX)
     assert (caught.value.reason, caught.value.remedy) == ("not installed", "pip install -e '.[rtx]'")
-
-
-def test_importing_it_loads_nothing_heavy():
-    assert loaded("import lstm_trt.export.tensorrt.engine", ["torch", "onnx", "tensorrt_rtx"], "onnx") == []

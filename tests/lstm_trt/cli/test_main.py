@@ -1,4 +1,4 @@
-"""Bad input: one clear line, exit status 2, no data lost, no partial files."""
+"""The command line: folders, streams, signals and terminals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -31,67 +30,6 @@ from tests.support.golden import TEXTS
 from tests.support.packages import loaded
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--version=1",), "see lstm-trt --help"),
-        (("recrod",), "invalid choice: 'recrod' (did you mean 'record'?): choose from doctor, cache, record"),
-        (
-            ("record", "--layers", 1, "--hidden", 8, "--out", "x"),
-            "--sequence is missing: give the sizes of a stacked LSTM",
-        ),
-        (("doctor", "--colour"), "unrecognized arguments: --colour; see lstm-trt doctor --help"),
-        (("record", "--xyz=1"), "unrecognized arguments: --xyz=1; see lstm-trt record --help"),
-        (("record", "--runtmie", "c"), "arguments: --runtmie (did you mean '--runtime'?); see lstm-trt record --help"),
-        (("doctor", "extra"), "unrecognized arguments: extra; see lstm-trt doctor --help"),
-        (("summarize", "x", "--format", "xml"), "choose from text, json, csv, md; see lstm-trt summarize --help"),
-        (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
-        (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
-        (("record", "--layers", "1_0", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: '1_0'"),
-        (("record", *SHAPE, "--trials", "\u0661\u0662", "--out", "x"), "invalid int value: '\u0661\u0662'"),
-        (("verdict", "x", "--deadline-us", "1_000"), "invalid float value: '1_000'"),
-        (("verdict", "x", "--deadline-ms", "\u0661"), "invalid float value: '\u0661'"),
-        (("record", *SHAPE, "--cores", "1_0", "--out", "x"), "--cores: needs numbers of cores"),
-        (("record", *SHAPE, "--for", "\u0661h", "--out", "x"), "write the duration as 3h"),
-        (
-            ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
-            "unknown runtime 'tensorflo' (did you mean 'tensorrt'?): choose from c, onnxruntime",
-        ),
-        (("record", *SHAPE, "--runtime", "a.b.c", "--out", "x"), "cannot be imported"),
-        (("record", *SHAPE, "--precision", "fp8", "--out", "x"), "invalid choice: 'fp8'"),
-        (("record", *SHAPE, "--precision", "tf32", "--out", "x"), "tf32: choose from"),
-        (("record", *SHAPE, "--device", "tpu", "--out", "x"), "unknown device 'tpu'"),
-        (("record", *SHAPE, "--device-clocks", "all", "--out", "x"), "no device clocks"),
-        (("record", *SHAPE, "--graph", "--out", "x"), "omit --graph"),
-        (("record", *SHAPE, "--threads", 4096, "--out", "x"), "lower --threads"),
-        (("record", *SHAPE, "--cores", "two", "--out", "x"), "--cores: needs numbers of cores, such as 2,3 or 0-3"),
-        (("record", *SHAPE, "--cores", 99999, "--out", "x"), "--cores 99999: there must be one core for each of"),
-        (("sweep", *SHAPE, "--cores", "0,1", "--out", "x"), "one core for each of --threads 1, out of"),
-        (("record", *SHAPE, "--trials", 0, "--out", "x"), "trials must be at least 1"),
-        (("record", *SHAPE, "--warmup", -1, "--out", "x"), "warmup must be at least 0"),
-        (("record", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
-        (("record", *SHAPE, "--directions", 3, "--out", "x"), "directions must be 1 or 2"),
-        (("sweep", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence is missing"),
-        (("sweep", "--grid", "funding", "--out", "x"), "unknown grid 'funding': choose from published-003"),
-        (("sweep", *SHAPE, "--rounds", 0, "--out", "x"), "rounds must be at least 1"),
-        (("sweep", *SHAPE, "--time-limit", 0, "--out", "x"), "time limit must be"),
-        (("sweep", *SHAPE, "--memory-limit-gb", -1, "--out", "x"), "--memory-limit-gb must be above 0"),
-        (("sweep", *SHAPE, "--batch", 1, 0, "--out", "x"), "batch must be at least 1"),
-        (("sweep", *SHAPE, "--runtime", "onnxruntime", "nope", "--out", "x"), "unknown runtime 'nope'"),
-        (("consolidate", "nowhere-at-all"), "nowhere-at-all"),
-        (("summarize", "nowhere-at-all"), "no such file or folder: nowhere-at-all"),
-        (("export", "--layers", 1, "--hidden", 8, "--sequence", 0, "--out", "x"), "sequence must be at least 1"),
-        (("export", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
-    ],
-    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
-)
-def test_a_mistake_is_one_line(tmp_path, refused, arguments, message):
-    before = sorted(path.name for path in ROOT.iterdir())
-    assert message in refused(*(tmp_path / "x" if argument == "x" else argument for argument in arguments))
-    assert not (tmp_path / "x").exists() or not list((tmp_path / "x").iterdir())
-    assert sorted(path.name for path in ROOT.iterdir()) == before
 
 
 @pytest.mark.parametrize("command", ["export", "record", "sweep"])
@@ -186,10 +124,23 @@ def test_too_little_address_space_is_refused_before_a_library_waits_for_more(mon
     assert "not enough memory" in found.stderr and "400 MB of address space (ulimit -v)" in found.stderr
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    heavy = ("torch", "pandas", "matplotlib", "numpy", "onnx", "onnxruntime", "pyarrow", "scipy")
-    for code in ("import lstm_trt", "import lstm_trt.cli.main as main; main.build_parser()"):
-        assert loaded(code, heavy, "numpy") == []
+HEAVY = ("torch", "onnx", "onnxruntime", "openvino", "pycuda", "cuda.bindings", "tensorrt", "tensorrt_rtx", "pynvml")
+HEAVY += ("pandas", "matplotlib")
+#: Code that must load neither these nor others: what it may not load, and one of them that is there.
+LIGHT = {
+    "import lstm_trt, lstm_trt.cli.main as main; main.build_parser()": ("numpy", "pyarrow", "scipy"),
+    "from lstm_trt.machine import checks, counters, facts; facts.describe('cpu')": ("numpy",),
+    "import lstm_trt.export.tensorrt.engine": ("onnx",),
+    "from lstm_trt import registry, runtimes\n"
+    "for name in registry.table('RUNTIMES'): runtimes.load_runtime(name)\n"
+    "for name in ('pytorch', 'pytorch-cudagraph', 'torch-compile', 'torchscript'):\n"
+    "    runtimes.load_runtime(name).availability('cpu')": ("onnx",),
+}
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_importing_loads_nothing_heavy(code):
+    assert loaded(code, (*HEAVY, *LIGHT[code]), LIGHT[code][0]) == []
 
 
 def test_the_names_of_the_package_all_resolve():
@@ -268,11 +219,3 @@ def test_one_is_singular():
     assert str(Consolidated(ROOT, 1, 1)).endswith(" 1 recording, 1 failure")
     assert ": 1 cell in " in str(Run(ROOT, ROOT, 1.0, 1))
     assert remarks({"max_us": 1.0, "calls": 1}, {"median_share": 0.0}, True)[0].endswith(" of 1 call")
-
-
-def test_the_help_lists_every_command_once_by_group(lab):
-    text = lab("--help", COLUMNS="80").stdout
-    commands = registry.commands()
-    assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(commands)
-    groups = dict.fromkeys(each.group for each in commands.values())
-    assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(groups)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import field, fields, make_dataclass
 
 import pytest
@@ -14,22 +12,6 @@ from lstm_trt.config.errors import UnknownConfiguration
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
 from lstm_trt.config.workload import ADDED, known_fields
-from tests.conftest import ROOT
-
-FOLDERS = sorted(path.parent for path in (ROOT / "data" / "epyc").glob("*/configs.parquet"))
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_shipped_id_is_that_of_its_configuration(folder):
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(folder / "configs.parquet", columns=["config_id", "configuration"]).to_pylist()
-    assert rows
-    for row in rows:
-        stored = json.loads(row["configuration"])
-        configuration = Configuration.from_dict(stored)
-        assert configuration.id == row["config_id"] == hashlib.sha256(canonical_json(stored).encode()).hexdigest()
-        assert configuration.as_dict() == stored
 
 
 def later(part, metadata=ADDED, **values):
@@ -69,7 +51,6 @@ def test_a_field_added_later_changes_no_id_where_it_has_its_default(part):
 
 @pytest.mark.parametrize("part", [PARTS["options"], PARTS["protocol"]], ids=["options", "protocol"])
 def test_a_later_version_reads_older_files_and_an_earlier_one_refuses_newer_fields(part):
-    plain = json.loads(json.dumps(part.as_dict()))
-    assert known_fields(type(later(part)), plain).as_dict() == part.as_dict()
+    assert known_fields(type(later(part)), part.as_dict()).as_dict() == part.as_dict()
     with pytest.raises(UnknownConfiguration):
-        known_fields(type(part), json.loads(json.dumps(later(part, of_tomorrow="another").as_dict())))
+        known_fields(type(part), later(part, of_tomorrow="another").as_dict())

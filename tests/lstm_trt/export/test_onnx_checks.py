@@ -7,57 +7,36 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, RuntimeUnavailable
+from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
 from lstm_trt.export.tensorrt import onnx_fp16, trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
-from lstm_trt.export.tensorrt.engine import EngineOptions
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
+from lstm_trt.recorder.parity import relative_error
 from lstm_trt.store import cache
 from tests.conftest import rest_is_heavy
+from tests.lstm_trt.export.test_engine import RTX, options, spelled, trt
 from tests.support.network_in_numpy import evaluate, parse
-from tests.support.planted_graphs import REFUSED, feeds, lstm, relu, unknown_attribute
-
-RTX = "tensorrt-rtx"
-try:
-    trt = export_trt.load_module(RTX)
-except RuntimeUnavailable as missing:
-    pytest.skip(str(missing), allow_module_level=True)
-
-
-def spelled(value) -> str | None:
-    return value.label if isinstance(value, LstmShape) else None
-
-
-def options(**given) -> EngineOptions:
-    return EngineOptions(RTX, **{"compute_capability": "sm89", **given})
+from tests.support.planted_graphs import REFUSED, feeds, lstm, relu
+from tests.support.prepared_steps import reference
 
 
 def entries() -> list[str]:
     return [entry.path.name for entry in cache.entries() if entry.kind == "engine"]
 
 
-def relative(found: np.ndarray, right: np.ndarray) -> float:
-    return float(np.linalg.norm(found.astype(np.float64) - right) / np.linalg.norm(right))
-
-
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("fp16", 1e-2)])
 @pytest.mark.parametrize(
-    ("shape", "precision", "bound"),
-    [
-        *((shape, "fp32", 1e-5) for shape in (LstmShape(1, 8, 5, 3, features=6), LstmShape(3, 72, 24, 4))),
-        *((shape, "fp16", 1e-2) for shape in (LstmShape(1, 8, 5, 3, features=6), LstmShape(3, 72, 24, 4))),
-        (LstmShape(2, 24, 9, 2, directions=2), "fp32", 1e-5),
-        (LstmShape(2, 24, 9, 2, directions=2), "fp16", 1e-2),
-    ],
+    "shape",
+    [LstmShape(1, 8, 5, 3, features=6), LstmShape(3, 72, 24, 4), LstmShape(2, 24, 9, 2, directions=2)],
     ids=spelled,
 )
 @pytest.mark.parametrize("symbolic", rest_is_heavy([False, True], bool), ids=["static", "symbolic"])
 def test_what_tensorrt_reads_computes_what_pytorch_does(shape, precision, bound, symbolic):
-    weights = make_weights(shape, 3)
-    path = export_network(shape, 3, weights).path
+    path = export_network(shape, 3).path
     model = onnx_checks.read(path.read_bytes() if symbolic else static_model(path, shape))
     onnx_checks.check(model)
     if precision == "fp16":
@@ -66,7 +45,7 @@ def test_what_tensorrt_reads_computes_what_pytorch_does(shape, precision, bound,
     inputs, _, _ = make_inputs(shape, 1)
     outputs = evaluate(trt, network, {INPUT: inputs})[OUTPUT]
     assert keep and outputs.dtype == np.float32
-    error = relative(outputs, reference_outputs(build_module(shape, weights), inputs))
+    error = relative_error(outputs, reference(shape, inputs, 3))
     assert error < bound
     assert precision == "fp32" or error > 1e-5  # a smaller error would mean that it was computed in float32
 
@@ -75,8 +54,7 @@ def test_half_is_half_all_through_and_the_buffers_stay_float32():
     import onnxruntime
 
     shape = LstmShape(2, 16, 6, 2)
-    weights = make_weights(shape, 0)
-    half = onnx_fp16.to_half(onnx_checks.read(static_model(export_network(shape, 0, weights).path, shape)))
+    half = onnx_fp16.to_half(onnx_checks.read(static_model(export_network(shape).path, shape)))
     onnx.checker.check_model(half, full_check=True)
     assert {tensor.data_type for tensor in onnx_checks.tensors(half.graph)} <= {
         TensorProto.FLOAT16,
@@ -88,7 +66,7 @@ def test_half_is_half_all_through_and_the_buffers_stay_float32():
     inputs, _, _ = make_inputs(shape, 1)
     session = onnxruntime.InferenceSession(half.SerializeToString(), providers=["CPUExecutionProvider"])
     (outputs,) = session.run(None, {INPUT: inputs})
-    assert relative(outputs, reference_outputs(build_module(shape, weights), inputs)) < 1e-2
+    assert relative_error(outputs, reference(shape, inputs)) < 1e-2
     onnx_checks.check(half, "fp16")
     with pytest.raises(BuildFailed, match="--precision fp16"):
         onnx_checks.check(half, "tf32")
@@ -187,34 +165,10 @@ def test_the_checks_are_needed_for_types(case):
     assert builds_without_checks(REFUSED[case][0]().SerializeToString())
 
 
-def builds_without_checks(content: bytes, level: int | None = None) -> bool:
+def builds_without_checks(content: bytes) -> bool:
     network, (builder, _) = parse(trt, export_trt.logger(RTX), content)
-    config = builder.create_builder_config()
-    if level is not None:
-        config.builder_optimization_level = level
-    return builder.build_serialized_network(network, config) is not None
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "no operators"),
-        (b"no protobuf at all", "not an ONNX file"),
-        (lstm().SerializeToString()[:-9], "truncated"),
-        (unknown_attribute(), "nonsense for operator LSTM"),
-    ],
-)
-def test_files_that_are_not_valid_are_rejected(content, message):
-    before = entries()
-    with pytest.raises(LabError, match="my file") as refusal:
-        build_engine(content, options(), name="my file")
-    assert message in str(refusal.value) and isinstance(refusal.value, ExportFailed | BuildFailed)
-    assert entries() == before
+    return builder.build_serialized_network(network, builder.create_builder_config()) is not None
 
 
 def test_a_network_without_a_recurrent_operator_builds():
     assert build_engine(relu(), options()).information["onnx"]["lstms"] == []
-
-
-def test_the_builder_silently_treats_level_9_as_5():
-    assert builds_without_checks(lstm().SerializeToString(), level=9)

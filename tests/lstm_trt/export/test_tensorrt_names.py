@@ -12,19 +12,24 @@ from __future__ import annotations
 import ast
 import json
 import re
+from operator import attrgetter
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
 from tests.support.packages import PACKAGES
 
 PACKAGE = ROOT / "lstm_trt"
+MODULE = "trt"
+#: Version -> "class.member"; the module itself is the class `trt`.
 NAMES = {
-    version: {name: set(members.split()) for name, members in classes.items()}
+    version: {
+        f"{name.replace('module', MODULE)}.{member}" for name, members in classes.items() for member in members.split()
+    }
     for version, classes in json.loads((ROOT / "tests/data/tensorrt_api_names.json").read_text()).items()
 }
 RTX = "tensorrt_rtx 1.7.1"
-MODULE = "module"
 
 #: The files that touch TensorRT's objects.
 FILES = (
@@ -36,23 +41,23 @@ FILES = (
     *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/cuda/*tensorrt*.py")),
 )
 
-#: (class, method or attribute) -> class of its result.
+#: Method or attribute of a class -> class of its result.
 MADE_BY = {
-    ("Builder", "create_network"): "INetworkDefinition",
-    ("Builder", "create_builder_config"): "IBuilderConfig",
-    ("Builder", "create_optimization_profile"): "IOptimizationProfile",
-    ("Builder", "build_serialized_network"): "IHostMemory",
-    ("INetworkDefinition", "get_input"): "ITensor",
-    ("INetworkDefinition", "get_layer"): "ILayer",
-    ("ILayer", "type"): "LayerType",
-    ("OnnxParser", "get_error"): "ParserError",
-    ("IBuilderConfig", "create_timing_cache"): "ITimingCache",
-    ("IBuilderConfig", "get_timing_cache"): "ITimingCache",
-    ("Runtime", "deserialize_cuda_engine"): "ICudaEngine",
-    ("ICudaEngine", "create_engine_inspector"): "EngineInspector",
-    ("ICudaEngine", "create_execution_context"): "IExecutionContext",
-    ("ICudaEngine", "create_runtime_config"): "IRuntimeConfig",
-    ("IRuntimeConfig", "create_runtime_cache"): "IRuntimeCache",
+    "Builder.create_network": "INetworkDefinition",
+    "Builder.create_builder_config": "IBuilderConfig",
+    "Builder.create_optimization_profile": "IOptimizationProfile",
+    "Builder.build_serialized_network": "IHostMemory",
+    "INetworkDefinition.get_input": "ITensor",
+    "INetworkDefinition.get_layer": "ILayer",
+    "ILayer.type": "LayerType",
+    "OnnxParser.get_error": "ParserError",
+    "IBuilderConfig.create_timing_cache": "ITimingCache",
+    "IBuilderConfig.get_timing_cache": "ITimingCache",
+    "Runtime.deserialize_cuda_engine": "ICudaEngine",
+    "ICudaEngine.create_engine_inspector": "EngineInspector",
+    "ICudaEngine.create_execution_context": "IExecutionContext",
+    "ICudaEngine.create_runtime_config": "IRuntimeConfig",
+    "IRuntimeConfig.create_runtime_cache": "IRuntimeCache",
 }
 
 #: Names of parameters and attributes that hold such an object, in any of the files.
@@ -68,7 +73,7 @@ HELD_IN = {
 #: The same for one file only.
 HELD_IN_FILE: dict[str, dict[str, str | None]] = {
     "export/tensorrt/engine.py": {"runtime": "Runtime"},
-    "export/tensorrt/build.py": {"config": "IBuilderConfig"},
+    "export/tensorrt/build.py": {"config": "IBuilderConfig", "tensor": "ITensor"},
     "runtimes/cuda/tensorrt.py": {"engine": "ICudaEngine"},
     "runtimes/cuda/tensorrt_rtx.py": {
         "engine": "ICudaEngine",
@@ -77,90 +82,62 @@ HELD_IN_FILE: dict[str, dict[str, str | None]] = {
     },
 }
 #: Members of all pybind11 enumerations, which the stored lists leave out.
-UNLISTED = ("name", "value")
+UNLISTED = "name.value"
 #: Calls that return the module.
 MODULE_CALLS = ("load_module", "export_trt.load_module")
 
 #: Names that are used only with TensorRT for RTX, and are missing in some versions of TensorRT.
 ONLY_RTX = {
-    ("BuilderFlag", "REQUIRE_USER_ALLOCATION"),
-    (MODULE, "ComputeCapability"),
-    (MODULE, "CudaGraphStrategy"),
-    (MODULE, "DynamicShapesKernelSpecializationStrategy"),
-    ("CudaGraphStrategy", "DISABLED"),
-    ("DynamicShapesKernelSpecializationStrategy", "EAGER"),
-    ("IBuilderConfig", "num_compute_capabilities"),
-    ("IBuilderConfig", "set_compute_capability"),
-    ("IExecutionContext", "is_stream_capturable"),
-    ("IRuntimeCache", "deserialize"),
-    ("IRuntimeCache", "serialize"),
-    ("IRuntimeConfig", "create_runtime_cache"),
-    ("IRuntimeConfig", "cuda_graph_strategy"),
-    ("IRuntimeConfig", "dynamic_shapes_kernel_specialization_strategy"),
-    ("IRuntimeConfig", "set_runtime_cache"),
+    "BuilderFlag.REQUIRE_USER_ALLOCATION",
+    "trt.ComputeCapability",
+    "trt.CudaGraphStrategy",
+    "trt.DynamicShapesKernelSpecializationStrategy",
+    "CudaGraphStrategy.DISABLED",
+    "DynamicShapesKernelSpecializationStrategy.EAGER",
+    "IBuilderConfig.num_compute_capabilities",
+    "IBuilderConfig.set_compute_capability",
+    "IExecutionContext.is_stream_capturable",
+    "IRuntimeCache.deserialize",
+    "IRuntimeCache.serialize",
+    "IRuntimeConfig.create_runtime_cache",
+    "IRuntimeConfig.cuda_graph_strategy",
+    "IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy",
+    "IRuntimeConfig.set_runtime_cache",
 }
 
 
 class Uses(ast.NodeVisitor):
-    """Collects (class, member) of every access to an object of TensorRT; `found` maps them to line numbers."""
+    """Collects "class.member" of every access to an object of TensorRT; `found` maps them to line numbers."""
 
     def __init__(self, held: dict[str, str]) -> None:
         self.held, self.found = dict(held), {}
 
     def type_of(self, node: ast.AST) -> str | None:
-        """The class of an expression; `type X` for the class X itself, `list X` for several of it."""
+        """The class of an expression, also where that is the class itself."""
         if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.held:
             return self.held[ast.unparse(node)]
         if isinstance(node, ast.Attribute):
             owner = self.type_of(node.value)
-            if owner == MODULE:
-                return f"type {node.attr}"
-            return MADE_BY.get((owner, node.attr))
+            return node.attr if owner == MODULE else MADE_BY.get(f"{owner}.{node.attr}")
         if isinstance(node, ast.Call):
-            if ast.unparse(node.func) in MODULE_CALLS:
-                return MODULE
-            made = self.type_of(node.func)
-            return made.removeprefix("type ") if made else None
-        if isinstance(node, ast.ListComp):
-            made = self.type_of(node.elt)
-            return f"list {made}" if made else None
+            return MODULE if ast.unparse(node.func) in MODULE_CALLS else self.type_of(node.func)
         return None
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         owner = self.type_of(node.value)
-        known = node.attr in UNLISTED or node.attr.startswith("__")
-        if owner and not owner.startswith("list ") and not known:
-            self.found.setdefault((owner.removeprefix("type "), node.attr), node.lineno)
+        if owner and node.attr not in UNLISTED and not node.attr.startswith("__"):
+            self.found.setdefault(f"{owner}.{node.attr}", node.lineno)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.generic_visit(node)
-        for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=True))
-            for left, right in pairs:
-                made = self.type_of(right)
-                if made and isinstance(left, ast.Name | ast.Attribute):
-                    self.held[ast.unparse(left)] = made
-
-    def _each(self, target: ast.AST, values: ast.AST) -> None:
-        made = self.type_of(values) or ""
-        if made.startswith("list ") and isinstance(target, ast.Name):
-            self.held[target.id] = made.removeprefix("list ")
-
-    def visit_For(self, node: ast.For) -> None:
-        self._each(node.target, node.iter)
-        self.generic_visit(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> None:
-        for part in node.generators:
-            self._each(part.target, part.iter)
-        self.generic_visit(node)
+        made = self.type_of(node.value)
+        if made:
+            self.held |= {ast.unparse(target): made for target in node.targets}
 
 
-def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
-    """(class, member) -> a line; each function is walked separately, since names differ in meaning."""
+def uses(source: str, held: dict[str, str]) -> dict[str, int]:
+    """Member of a class -> a line; each function is walked separately, since names differ in meaning."""
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = {}
@@ -173,21 +150,17 @@ def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
     return found
 
 
-def lacking(used: dict[tuple[str, str], int]) -> list[str]:
+def lacking(used: dict[str, int]) -> list[str]:
     """The used names that are missing in a version where they are used."""
-    missing = []
-    for (owner, member), line in sorted(used.items()):
-        for version, names in NAMES.items():
-            if (owner, member) in ONLY_RTX and version != RTX:
-                continue
-            if owner != MODULE and owner not in names and version != RTX and (MODULE, owner) in ONLY_RTX:
-                continue
-            if member not in names.get(owner, ()):
-                missing.append(f"{owner}.{member} (line {line}) is not in {version}")
-    return missing
+    return [
+        f"{use} (line {line}) is not in {version}"
+        for use, line in sorted(used.items())
+        for version, names in NAMES.items()
+        if use not in names and (use not in ONLY_RTX or version == RTX)
+    ]
 
 
-def uses_in(name: str) -> dict[tuple[str, str], int]:
+def uses_in(name: str) -> dict[str, int]:
     return uses((PACKAGE / name).read_text(), {**HELD_IN, **HELD_IN_FILE.get(name, {})})
 
 
@@ -205,34 +178,11 @@ def test_no_other_file_of_a_package_uses_the_module():
 
 def test_the_walk_finds_the_known_names():
     everything = {use for name in FILES for use in uses_in(name)}
-    assert {
-        (MODULE, "Builder"),
-        (MODULE, "ILogger"),
-        ("NetworkDefinitionCreationFlag", "STRONGLY_TYPED"),
-        ("Builder", "build_serialized_network"),
-        ("INetworkDefinition", "get_layer"),
-        ("ILayer", "type"),
-        ("ITensor", "shape"),
-        ("IBuilderConfig", "clear_flag"),
-        ("BuilderFlag", "TF32"),
-        ("IBuilderConfig", "create_timing_cache"),
-        ("ITimingCache", "serialize"),
-        ("ParserError", "node_operator"),
-        ("IOptimizationProfile", "set_shape"),
-        ("EngineInspector", "get_engine_information"),
-        ("Runtime", "deserialize_cuda_engine"),
-    } <= everything
-    if any("runtimes" in name for name in FILES):
-        assert {
-            ("IExecutionContext", "execute_async_v3"),
-            ("IExecutionContext", "set_tensor_address"),
-            ("ICudaEngine", "get_tensor_name"),
-        } <= everything
-        assert everything >= ONLY_RTX, sorted(ONLY_RTX - everything)
+    assert everything >= ONLY_RTX | {"trt.Builder", "NetworkDefinitionCreationFlag.STRONGLY_TYPED", "ILayer.type"}
+    assert everything >= {"ITensor.shape", "ITimingCache.serialize", "ICudaEngine.get_tensor_name"}
     assert len(everything) > 40
-    for owner, member in ONLY_RTX:  # an unneeded exception could hide a mistake
-        others = [names for version, names in NAMES.items() if version != RTX]
-        assert any(member not in names.get(owner, ()) for names in others), (owner, member)
+    for use in ONLY_RTX:  # an unneeded exception could hide a mistake
+        assert any(use not in names for version, names in NAMES.items() if version != RTX), use
 
 
 @pytest.mark.parametrize(
@@ -245,7 +195,7 @@ def test_the_walk_finds_the_known_names():
             "execute_async_v2",
         ),
         ("trt.Runtime(0).get_validity(b'')", "Runtime.get_validity"),
-        ("trt.NoSuchThing", "module.NoSuchThing"),
+        ("trt.NoSuchThing", "trt.NoSuchThing"),
         ("[network.get_layer(i).kind for i in range(3)]", "ILayer.kind"),
         ("parser.get_error(0).operator()", "ParserError.operator"),
         ("engine = trt.Runtime(0).deserialize_cuda_engine(b''); engine.num_bindings", "ICudaEngine.num_bindings"),
@@ -256,18 +206,22 @@ def test_a_wrong_name_is_found(line, message):
     assert any(message in text for text in lacking(uses(source, HELD_IN)))
 
 
-def test_the_stored_names_are_those_of_the_installed_version():
-    trt = pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
-    if not trt.__version__.startswith("1.7.1."):
-        pytest.skip(f"the stored names are of 1.7.1, installed is {trt.__version__}")
-    for owner, members in NAMES[RTX].items():
-        found = set(dir(trt)) if owner == MODULE else set(dir(getattr(trt, owner)))
-        assert members <= found, owner
+@pytest.mark.parametrize("module", ("tensorrt", "tensorrt_rtx"))
+def test_every_name_is_in_the_installed_version(module):
+    trt = pytest.importorskip(module, exc_type=ImportError)
+    names = {use for name in FILES for use in uses_in(name)}
+    if module == "tensorrt":
+        names -= ONLY_RTX
+    elif trt.__version__.startswith("1.7.1."):
+        names |= NAMES[RTX]
+    for name in names:
+        attrgetter(name.removeprefix("trt."))(trt)  # raises for one that is not there
+    assert trt.nptype(trt.float16) is np.float16
 
 
 def test_names_that_are_looked_up_as_text_exist_too():
     from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES
 
-    assert {name.upper() for name in COMPUTE_CAPABILITIES} <= NAMES[RTX]["ComputeCapability"]
+    assert {f"ComputeCapability.{name.upper()}" for name in COMPUTE_CAPABILITIES} <= NAMES[RTX]
     for version, names in NAMES.items():
-        assert {"TRIP_LIMIT", "RECURRENCE", "MATRIX_MULTIPLY"} <= names["LayerType"], version
+        assert {"LayerType.TRIP_LIMIT", "LayerType.RECURRENCE", "LayerType.MATRIX_MULTIPLY"} <= names, version

@@ -22,12 +22,14 @@ import lstm_trt as lab
 from lstm_judge.plots import page
 from lstm_judge.read.rounds import groups_of
 from lstm_trt.cli.record import _Progress
+from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.machine import facts, linux, roofline as roofline
 from lstm_trt.machine.roofline import CoreProbe, MachineRates, NoBound, roofline_bound
 from lstm_trt.recorder.preparers import stacked
 from tests.conftest import ROOT
+from tests.support.prepared_steps import prepare
 
 UNIT = MachineRates(1.0, ((16, 1.0),), 1, "planted", "2026-01-01T00:00:00Z", "avx2")
 #: The machine of the first measurements of this project: L1, L2, L3, memory.
@@ -80,14 +82,6 @@ def test_reading_uses_all_caches_and_never_a_rate_below_that_of_a_larger_set():
     # up to 1999 bytes at 50; from 2000 on what exceeds 1000 bytes at 30; at 8000 what exceeds 4000 bytes at 10
     times = {1: 1 / 50, 1000: 20, 1999: 1999 / 50, 2000: 40, 3999: 2999 / 30, 4000: 100, 8000: 400, 10**6: 99600}
     assert {size: dip.read_ns(size) for size in times} == pytest.approx(times)
-
-
-def test_no_order_of_reading_beats_the_least_time():
-    """A set of s lines, of which those that were read last are in a cache of 10: the best order reads s - 10 others."""
-    two = replace(UNIT, read_gb_s=((10, 4.0), (20, 1.0)))
-    for size in (20, 25, 100):
-        backwards_and_forwards = (size - 10) / 1.0 + 10 / 4.0  # hits the 10 lines that are left of the pass before
-        assert two.read_ns(size) <= backwards_and_forwards
 
 
 @pytest.mark.parametrize("machine_rates", [UNIT, EPYC, replace(EPYC, cores=3)])
@@ -276,46 +270,17 @@ def _shortest_ns(step, trials=60) -> int:
     return min(times)
 
 
-def _onnx_step(network, inputs):
-    """`network` on ONNX Runtime with PyTorch's order of gates, since only the sizes matter here."""
-    import numpy as np
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes, last, weights = [], "x", [numpy_helper.from_array(np.array([1], dtype=np.int64), "directions")]
-    for layer in range(network.num_layers):
-        for kind in ("ih", "hh"):
-            values = getattr(network, f"weight_{kind}_l{layer}").detach().numpy()[None]
-            weights.append(numpy_helper.from_array(values, f"{kind}{layer}"))
-        reads = [last, f"ih{layer}", f"hh{layer}"]
-        nodes.append(helper.make_node("LSTM", reads, [f"y{layer}"], hidden_size=network.hidden_size))
-        nodes.append(helper.make_node("Squeeze", [f"y{layer}", "directions"], [f"z{layer}"]))
-        last = f"z{layer}"
-    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs.shape)]
-    ends.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
-    graph = helper.make_graph(nodes, "planted", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return lambda: session.run(None, {"x": inputs})
-
-
 def _floors_over_latencies(core: int) -> dict[str, float]:
-    """Runs in a new process, pinned before torch is imported, as recordings are; the shortest latencies are used."""
+    """Runs in a new process, pinned before a runtime is loaded, as recordings are; the shortest latencies are used."""
     os.sched_setaffinity(0, [core])
-    import torch
-
-    torch.set_num_threads(1)
     measured, shares = roofline.measure_rates(), {}
-    with torch.inference_mode():
-        for shape in (LstmShape(2, 128, 64), LstmShape(1, 256, 32, batch=8)):
-            floor = roofline_bound(shape, measured).total_ns
-            network = torch.nn.LSTM(shape.features, shape.hidden, shape.layers)
-            inputs = torch.randn(shape.sequence, shape.batch, shape.features)
-            shares[f"pytorch {shape.label}"] = floor / _shortest_ns(lambda: network(inputs))  # noqa: B023
-            with suppress(ImportError):
-                shares[f"onnxruntime {shape.label}"] = floor / _shortest_ns(_onnx_step(network, inputs.numpy()))
+    for shape in (LstmShape(2, 128, 64), LstmShape(1, 256, 32, batch=8)):
+        floor = roofline_bound(shape, measured).total_ns
+        for name in ("pytorch", "onnxruntime"):
+            with suppress(RuntimeUnavailable):
+                step = prepare(name, shape)  # has the memory that its calls use
+                shares[f"{name} {shape.label}"] = floor / _shortest_ns(step.step)
+                step.close()
     return shares
 
 

@@ -10,9 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -48,52 +48,37 @@ def times_made(trace: Path) -> Counter[str]:
 
 def processes_of(trace: Path) -> list[int]:
     """The processes of a cluster and of its recorders, which have the trace in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TESTS_TRACED") == str(trace):
-                found.append(process.pid)
-        except psutil.Error:
-            pass
-    return found
+    found = psutil.process_iter(["environ"])
+    return [each.pid for each in found if (each.info["environ"] or {}).get("TESTS_TRACED") == str(trace)]
 
 
-class Killer(threading.Thread):
-    """Adds two workers, and kills one of those that run at random moments, each after one more recording."""
+def kill_workers(cluster: DaskCluster, folder: Path, nanny: bool, kills: int, rng) -> list[tuple[set, Counter]]:
+    """Add two workers, and kill one of those that run at random moments, each after one more recording.
 
-    def __init__(self, cluster: DaskCluster, folder: Path, trace: Path, nanny: bool, kills: int, rng) -> None:
-        super().__init__(daemon=True)
-        self.cluster, self.folder, self.trace, self.nanny, self.kills, self.rng = (
-            cluster,
-            folder,
-            trace,
-            nanny,
-            kills,
-            rng,
-        )
-        #: For each kill the steps that were recorded before, and how often each step had been made.
-        self.known: list[tuple[set[str], Counter[str]]] = []
+    Returns for each kill the steps that were recorded before, and how often each step had been made.
+    """
+    known = []
 
-    def run(self) -> None:
-        def results(dask_scheduler) -> int:
-            """How many results workers keep; the scheduler forgets one when it was written."""
-            return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
+    def results(dask_scheduler) -> int:
+        """How many results workers keep; the scheduler forgets one when it was written."""
+        return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
 
-        with self.cluster.client() as client:
-            assert wait_for(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
-            for _ in range(2):
-                self.cluster.add_worker(self.nanny)
-            while len(self.known) < self.kills:
-                assert wait_for(lambda: len(recorded(self.folder)) > len(self.known))
-                time.sleep(self.rng.uniform(0, 1))
-                before = recorded(self.folder)
-                assert wait_for(lambda: not client.run_on_scheduler(results))  # those of before are forgotten
-                workers = sorted(client.run(os.getpid).values())
-                os.kill(workers[self.rng.integers(len(workers))], signal.SIGKILL)
-                self.known.append((before, times_made(self.trace)))
-                if not self.nanny:
-                    self.cluster.add_worker()
-                client.wait_for_workers(2)
+    with cluster.client() as client:
+        assert wait_for(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+        for _ in range(2):
+            cluster.add_worker(nanny)
+        while len(known) < kills:
+            assert wait_for(lambda: len(recorded(folder)) > len(known))
+            time.sleep(rng.uniform(0, 1))
+            before = recorded(folder)
+            assert wait_for(lambda: not client.run_on_scheduler(results))  # those of before are forgotten
+            workers = sorted(client.run(os.getpid).values())
+            os.kill(workers[rng.integers(len(workers))], signal.SIGKILL)
+            known.append((before, times_made(cluster.trace)))
+            if not nanny:
+                cluster.add_worker()
+            client.wait_for_workers(2)
+    return known
 
 
 # Each recording and each new worker is a process that starts: 10 to 15 s.
@@ -102,20 +87,20 @@ class Killer(threading.Thread):
 def test_workers_that_are_killed_lose_at_most_what_is_under_way(tmp_path, nanny, kills, rng):
     trace, out, cells = tmp_path / "trace", tmp_path / "out", kills + 4
     steps = [lab.Step(f"{MODULE}:cell_{place}") for place in range(cells)]
-    with DaskCluster(tmp_path, TESTS_TRACED=str(trace)) as cluster:
-        killer, executor = Killer(cluster, out, trace, nanny, kills, rng), connect(cluster.address)
-        killer.start()
+    with DaskCluster(tmp_path, TESTS_TRACED=str(trace)) as cluster, ThreadPoolExecutor(1) as beside:
+        cluster.trace, executor = trace, connect(cluster.address)
+        killing = beside.submit(kill_workers, cluster, out, nanny, kills, rng)
         report = lab.sweep(steps, protocol=PACED, out=out, executor=executor, show_progress=False)
-        killer.join(600)
-        assert len(killer.known) == kills and not killer.is_alive()
+        known = killing.result(600)
         executor._client.close()
     assert (report.recorded, report.failures, report.left, report.machines) == (cells, [], 0, {platform.node(): cells})
     assert recorded(out) == {step.function.partition(":")[2] for step in steps}
     recordings = list(folders.read_many(out))
     assert [len(item.timed_ns) for item in recordings] == [60] * cells
-    for before, then in killer.known:
-        assert {name: times_made(trace)[name] for name in before} == {name: then[name] for name in before}
-    assert cells <= times_made(trace).total() <= cells + 2 * kills
+    in_the_end = times_made(trace)
+    for before, then in known:
+        assert {name: in_the_end[name] for name in before} == {name: then[name] for name in before}
+    assert cells <= in_the_end.total() <= cells + 2 * kills
     # The machine has one set of locks, although two workers chose the same core.
     times = sorted((r.provenance["started_unix_ns"], r.provenance["self_check"]["loop_ns"]) for r in recordings)
     assert all(sum(one) < other[0] for one, other in itertools.pairwise(times))
@@ -159,7 +144,8 @@ def test_ctrl_c_leaves_the_workers_idle_and_without_recorders(cluster, tmp_path)
 
 
 def test_the_command_records_on_the_workers_and_needs_them_no_more_when_it_is_done(cluster, tmp_path):
-    line = command(cluster, tmp_path / "short", 2, "--trials", "50", "--format", "json")
+    folder = tmp_path / "short"
+    line = command(cluster, folder, 2, "--trials", "50", "--format", "json")
 
     def answer(*words: str) -> dict:
         done = subprocess.run(words, capture_output=True, text=True, env=cluster.environment, timeout=900)
@@ -168,8 +154,8 @@ def test_the_command_records_on_the_workers_and_needs_them_no_more_when_it_is_do
 
     first = answer(*line)
     assert (first["recorded"], first["machines"]) == (2, {platform.node(): 2})
-    nobody = [word if word != cluster.address else cluster.address.rpartition(":")[0] + ":1" for word in line]
-    assert answer(*nobody)["done_before"] == 2
+    nobody = cluster.address.rpartition(":")[0] + ":1"
+    assert answer(*(nobody if word == cluster.address else word for word in line))["done_before"] == 2
     assert answer(*line, "--each-machine")["recorded"] == 2
-    assert recorded(tmp_path / "short" / platform.node()) == recorded(tmp_path / "short") == {"short_0", "short_1"}
+    assert recorded(folder / platform.node()) == recorded(folder) == {"short_0", "short_1"}
     assert answer(*line, "--each-machine")["done_before"] == 2

@@ -6,6 +6,7 @@ import gc
 import itertools
 import mmap
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -60,20 +61,16 @@ def test_a_trial_takes_at_least_as_long_as_its_step():
 
 
 def test_page_faults_are_counted_in_the_trial_that_made_them():
-    pages = 64
-    count = 0
+    pages = iter([0] * 20 + [64] + [0] * 19)
 
     def step():
-        nonlocal count
-        count += 1
-        if count == 21:
-            with mmap.mmap(-1, pages * mmap.PAGESIZE) as fresh:
-                for page in range(pages):
-                    fresh[page * mmap.PAGESIZE] = 1
+        count = next(pages)
+        with mmap.mmap(-1, 64 * mmap.PAGESIZE) as fresh:
+            for page in range(count):
+                fresh[page * mmap.PAGESIZE] = 1
 
     columns = run_trials(step, Protocol(trials=40, warmup=0)).columns
-    assert columns["minor_faults"][20] >= pages
-    assert np.median(columns["minor_faults"]) == 0
+    assert columns["minor_faults"][20] >= 64 and np.median(columns["minor_faults"]) == 0
     assert (columns["involuntary_switches"] >= 0).all() and (columns["major_faults"] >= 0).all()
 
 
@@ -140,19 +137,19 @@ def columns(start, latency):
 
 
 @pytest.mark.parametrize(
-    ("given", "first", "last", "words"),
+    ("start", "latency", "first_ns", "last", "words"),
     [
-        (columns([10, 20], [5, 5]), (0, 0), (1_000_000_000, 1_002_000_000), "CLOCK_MONOTONIC_RAW"),
-        (columns([10, 12], [5, 5]), (0, 0), (1000, 1000), "previous"),
-        (columns([20, 10], [5, 5]), (0, 0), (1000, 1000), "previous"),
-        (columns([10, 20], [5, -5]), (0, 0), (1000, 1000), "previous"),
-        (columns([10, 20], [5, 5]), (15, 15), (1000, 1000), "outside"),
-        (columns([10, 20], [5, 5000]), (0, 0), (1000, 1000), "outside"),
+        ([10, 20], [5, 5], 0, (1_000_000_000, 1_002_000_000), "CLOCK_MONOTONIC_RAW"),
+        ([10, 12], [5, 5], 0, (1000, 1000), "previous"),
+        ([20, 10], [5, 5], 0, (1000, 1000), "previous"),
+        ([10, 20], [5, -5], 0, (1000, 1000), "previous"),
+        ([10, 20], [5, 5], 15, (1000, 1000), "outside"),
+        ([10, 20], [5, 5000], 0, (1000, 1000), "outside"),
     ],
 )
-def test_the_self_check_finds_clocks_and_stamps_that_lie(given, first, last, words):
+def test_the_self_check_finds_clocks_and_stamps_that_lie(start, latency, first_ns, last, words):
     with pytest.raises(RunFailed, match=words):
-        check_clocks(given, ClockPair(*first), ClockPair(*last))
+        check_clocks(columns(start, latency), ClockPair(first_ns, first_ns), ClockPair(*last))
 
 
 def test_clocks_that_are_slow_to_read_may_differ_by_as_much():
@@ -184,20 +181,21 @@ def test_of_several_readings_the_narrowest_counts(monkeypatch):
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_the_collector_is_off_inside_and_as_before_afterwards(was_on):
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_collector_is_off_inside_and_as_before_afterwards(was_on, error):
     seen = []
+
+    def step():
+        seen.append(gc.isenabled())
+        if error:
+            raise error
+
     gc.unfreeze()  # other tests of this process freeze
     (gc.enable if was_on else gc.disable)()
     try:
-        run_trials(lambda: seen.append(gc.isenabled()), Protocol(trials=5, warmup=0))
+        with pytest.raises(error) if error else nullcontext():
+            run_trials(step, Protocol(trials=5, warmup=0))
         assert not any(seen) and gc.isenabled() is was_on and gc.get_freeze_count() == 0
-
-        def broken():
-            raise ValueError
-
-        with pytest.raises(ValueError):
-            run_trials(broken, Protocol(trials=5))
-        assert gc.isenabled() is was_on and gc.get_freeze_count() == 0
     finally:
         gc.enable()
         gc.freeze()  # as conftest.py

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from lstm_judge.read.rounds import groups_of
 from lstm_trt import registry
-from lstm_trt.cli.main import main
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, ParityFailed, UnknownConfiguration, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -20,13 +19,13 @@ from lstm_trt.config.workload import AXES, workload_from_dict
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.pool import record
-from lstm_trt.recorder.soak import soak
 from lstm_trt.recorder.sweep import run_sweep, sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import consolidated, folders
 from tests.conftest import ROOT
+from tests.lstm_trt.store.test_store import same
 from tests.support import other_kind
-from tests.support.other_kind import GruWorkload, make_inputs, make_weights
+from tests.support.other_kind import GruWorkload
 
 GRU = GruWorkload(6)
 NAME = "tests-numpy-gru"
@@ -56,10 +55,6 @@ def recorded(installed, tmp_path_factory):
     return folder
 
 
-def gru_recordings(folder):
-    return [item for item in folders.read_many(folder) if isinstance(item.configuration.workload, GruWorkload)]
-
-
 # Registered by entry points
 
 
@@ -81,43 +76,31 @@ def test_what_ships_is_not_replaced_by_an_entry_point(tmp_path, monkeypatch):
     registry._offered.cache_clear()
 
 
-def test_a_kind_or_preparer_that_is_not_installed_is_an_error_of_its_own():
+@pytest.mark.parametrize("kind", ["nobodys", "tests.support.other_kind:GruWorkload", 7, None, ["tests-gru"]])
+def test_a_kind_that_is_not_installed_is_an_error_of_its_own(kind):
+    """A name with a dot imports nothing."""
     with pytest.raises(UnknownConfiguration):
-        workload_from_dict({"kind": "nobodys", "width": 3})
-    for kind in ("tests.support.other_kind:GruWorkload", 7, None, ["tests-gru"]):  # a name with a dot imports nothing
-        with pytest.raises(UnknownConfiguration):
-            workload_from_dict({"kind": kind, "width": 3})
-
-
-def test_fields_of_a_later_version_are_unknown(installed):
-    configuration = describe(GRU, NAME, SHORT)
-    plain = configuration.as_dict()
-    assert type(configuration).from_dict(plain) == configuration
-    for part in ("workload", "options", "protocol"):
-        with pytest.raises(UnknownConfiguration):
-            type(configuration).from_dict(plain | {part: plain[part] | {"of_tomorrow": 1}})
+        workload_from_dict({"kind": kind, "width": 3})
 
 
 # Recorded in real workers
 
 
-@pytest.mark.heavy
-def test_recordings_are_read_back_whole(recorded):
-    items = gru_recordings(recorded)
-    assert sorted((item.configuration.mode, item.round) for item in items) == [
-        *(("forward", 0), ("forward", 1), ("stream", 0), ("stream", 1))
-    ]
+def test_recordings_are_read_back_whole_also_from_a_consolidated_folder(recorded, tmp_path):
+    items = sorted(folders.read_many(recorded), key=lambda item: item.configuration.mode)
+    consolidated.consolidate(items, tmp_path)
+    again = {(item.configuration.id, item.round): item for item in folders.read_many(tmp_path)}
+    assert len(again) == 6 and all(same(again[item.configuration.id, item.round], item) for item in items)
+    items = [item for item in items if item.configuration.runtime == NAME]
+    assert [(item.configuration.mode, item.round) for item in items] == list(itertools.product(GRU.modes, (0, 1)))
     for item in items:
         assert item.configuration == describe(GRU, NAME, SHORT, mode=item.configuration.mode)
         assert len(item.timed_ns) == 60 and item.columns["warmup"].sum() >= 5
-        assert item.provenance["reference_origin"] == "float64" and item.provenance["costs_s"] == {"build_s": 0.5}
-        assert 0 <= item.provenance["parity"]["error"] <= item.provenance["parity"]["bound"]
-
-
-def test_the_state_is_reset_right_before_the_trials(recorded):
-    for item in gru_recordings(recorded):
-        assert item.provenance["runtime"]["resets"] >= 2  # before the gate, and after it
-        assert item.provenance["runtime"]["calls_since_reset"] == len(item.columns["trial"])
+        told = item.provenance
+        assert told["reference_origin"] == "float64" and told["costs_s"] == {"build_s": 0.5}
+        assert 0 <= told["parity"]["error"] <= told["parity"]["bound"]
+        # The state is reset before the gate, and right before the trials.
+        assert told["runtime"]["resets"] >= 2 and told["runtime"]["calls_since_reset"] == len(item.columns["trial"])
 
 
 def test_the_pilot_of_a_period_leaves_no_state(installed, tmp_path):
@@ -128,27 +111,16 @@ def test_the_pilot_of_a_period_leaves_no_state(installed, tmp_path):
 
 
 def test_a_sweep_takes_any_kind_and_mode(installed, tmp_path):
-    workloads = [GruWorkload(3), GruWorkload(3, leak=0.5)]
-    report = sweep(workloads, (NAME,), Protocol(trials=5), out=tmp_path, mode="stream", show_progress=False)
+    workloads = {GruWorkload(3), GruWorkload(3, leak=0.5)}
+    report = sweep(list(workloads), (NAME,), Protocol(trials=5), out=tmp_path, mode="stream", show_progress=False)
     assert (report.recorded, report.left) == (2, 0)
-    items = list(folders.read_many(tmp_path))
-    assert {item.configuration.workload for item in items} == set(workloads)
-    assert all(item.configuration.mode == "stream" for item in items)
-
-
-@pytest.mark.heavy
-def test_a_soak_takes_any_kind(installed, tmp_path):
-    done = soak(GRU, 1.0, NAME, Protocol(warmup=2), out=tmp_path, mode="stream", control=False)
-    (whole,) = folders.read_many(tmp_path)
-    assert done.configuration.mode == whole.configuration.mode == "stream"
-    assert whole.provenance["runtime"]["calls_since_reset"] == len(whole.columns["trial"])
+    made = {(item.configuration.workload, item.configuration.mode) for item in folders.read_many(tmp_path)}
+    assert made == set(itertools.product(workloads, ["stream"]))
 
 
 def test_unknown_modes_and_what_a_runtime_does_not_do(installed, tmp_path):
     with pytest.raises(UsageError, match="forward, stream"):
         describe(GRU, NAME, mode="training")
-    with pytest.raises(UsageError):
-        describe(LstmShape(1, 8, 4, directions=2), mode="stream")
     with pytest.raises(ConfigurationFailed, match="it is too wide") as caught:
         record(GruWorkload(2000), NAME, SHORT, out=tmp_path)
     assert caught.value.stage == "build"
@@ -186,86 +158,50 @@ def test_the_gate_passes_what_is_right(installed, tmp_path, mode):
 
 
 @pytest.mark.parametrize(
-    ("runtime", "mode", "words"),
-    [
-        ("WRONG_ENERGY", "forward", "numpy in float64 .* fp32"),
-        ("IGNORES_GAIN", "forward", "fp32"),
-        ("NEVER_RESETS", "stream", "fp32"),
-        ("NO_ENERGY", "forward", "power .*energy"),
-    ],
+    ("runtime", "mode"),
+    [("WRONG_ENERGY", "forward"), ("IGNORES_GAIN", "forward"), ("NEVER_RESETS", "stream"), ("NO_ENERGY", "forward")],
 )
-def test_the_gate_finds_what_is_wrong_in_any_input_or_output(installed, tmp_path, runtime, mode, words):
-    with pytest.raises(ParityFailed, match=words):
+def test_the_gate_finds_what_is_wrong_in_any_input_or_output(installed, tmp_path, runtime, mode):
+    with pytest.raises(ParityFailed, match="power .*energy" if runtime == "NO_ENERGY" else "float64 .* fp32"):
         check_parity(*prepared_gate(runtime, mode, tmp_path))
-
-
-def test_a_wrong_second_output_is_never_timed(installed, tmp_path):
-    report = run_sweep([describe(GRU, "tests.support.other_kind:WRONG_ENERGY", SHORT)], tmp_path, show_progress=False)
-    assert report.recorded == 0 and [failure.stage for failure in report.failures] == ["parity"]
-    assert list(tmp_path.glob("*.parquet")) == []
-
-
-def test_the_carried_state_matters():
-    inputs, weights = make_inputs(GRU, 1), make_weights(GRU, 0)
-    first = other_kind.run(GRU, weights, inputs, np.zeros(GRU.width, np.float32))
-    second = other_kind.run(GRU, weights, inputs, first["states"][-1])
-    assert not np.allclose(first["states"], second["states"])
 
 
 # Summaries, verdicts, samples
 
 
-def answer_of(capsys, *arguments):
-    capsys.readouterr()
-    status = main([str(argument) for argument in arguments])
-    return status, json.loads(capsys.readouterr().out)
-
-
-def test_modes_are_never_pooled_and_axes_may_be_null(recorded, capsys):
-    items = list(folders.read_many(recorded))
-    groups = [group for group in groups_of(items) if isinstance(group.configuration.workload, GruWorkload)]
-    assert sorted(group.configuration.mode for group in groups) == ["forward", "stream"]
-    assert all(len(group.rounds) == 2 and group.n == 120 for group in groups)
-    assert len({group.name for group in groups}) == 2
-    status, answer = answer_of(capsys, "summarize", recorded, "--format", "json")
-    rows = [row for row in answer if row["configuration"]["runtime"] == NAME]
-    assert status == 0 and sorted(row["configuration"]["mode"] for row in rows) == ["forward", "stream"]
+def test_modes_are_never_pooled_and_axes_may_be_null(recorded, typed):
+    of_gru = [group for group in groups_of(folders.read_many(recorded)) if group.configuration.workload == GRU]
+    found = {(group.configuration.mode, len(group.rounds), group.n) for group in of_gru}
+    assert len({group.name for group in of_gru}) == len(of_gru) == 2
+    assert found == {("forward", 2, 120), ("stream", 2, 120)}
+    rows = typed("summarize {} --format json", recorded)
+    assert {row["n"] for row in rows} == {120}
+    rows = [row for row in rows if row["configuration"]["runtime"] == NAME]
+    assert sorted(row["configuration"]["mode"] for row in rows) == ["forward", "stream"]
     for row in rows:
-        assert row["n"] == 120 and row["rounds"]["count"] == 2 and row["configuration"]["sequence"] == 4
-        assert all(row["configuration"][axis] is None for axis in AXES if axis != "sequence")
-        assert row["group"]["workload"] == "gru-6x4"
-    assert {row["n"] for row in answer if row["configuration"]["runtime"] == "onnxruntime"} == {120}
+        assert row["rounds"]["count"] == 2 and row["group"]["workload"] == "gru-6x4"
+        assert {axis: row["configuration"][axis] for axis in AXES} == dict.fromkeys(AXES) | {"sequence": 4}
 
 
-def test_each_command_takes_recordings_with_null_axes(recorded, capsys):
-    _, answer = answer_of(capsys, "verdict", recorded, "--deadline-us", 1e6, "--format", "json")
-    assert len(answer) == 3
-    _, answer = answer_of(capsys, "outliers", recorded, "--format", "json")
-    assert len(json.dumps(answer).split("gru-6x4")) > 2
-    for status, command in (
-        (0, ("summarize", recorded)),
-        (0, ("summarize", recorded, "--by-round")),
-        (3, ("verdict", recorded, "--deadline-us", 1e9)),  # too few trials for p99.9, and no pause is so long
-        (0, ("outliers", recorded)),
-    ):
-        assert main([str(argument) for argument in command]) == status, command
-        text = capsys.readouterr().out
-        assert "gru-6x4" in text and "None" not in text, command
-    assert main(["scaling", str(recorded)]) == 0  # of the shapes
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("summarize {}", 0),
+        ("summarize {} --by-round", 0),
+        ("verdict {} --deadline-us 1e9", 3),  # too few trials for p99.9, and no pause is so long
+        ("outliers {}", 0),
+    ],
+)
+def test_each_command_takes_recordings_with_null_axes(recorded, typed, command, status):
+    text = typed(command, recorded, status=status)
+    assert "gru-6x4" in text and "None" not in text
+    assert "gru-6x4" in json.dumps(typed(f"{command} --format json", recorded, status=status))
 
 
-def test_figures_take_recordings_with_null_axes(recorded, capsys, tmp_path):
-    assert main(["summarize", str(recorded), "--figures", str(tmp_path), "--deadline-us", "1000000"]) == 0
+def test_scaling_and_figures_take_folders_with_null_axes(recorded, typed, tmp_path):
+    typed("scaling {}", recorded)  # of the shapes
+    typed("summarize {} --figures {} --deadline-us 1e6", recorded, tmp_path)
     assert list(tmp_path.glob("*.png"))
-
-
-def test_consolidation_keeps_them(recorded, tmp_path):
-    items = list(folders.read_many(recorded))
-    consolidated.consolidate(items, tmp_path)
-    again = {(item.configuration.id, item.round): item for item in folders.read_many(tmp_path)}
-    assert len(again) == 6
-    for item in items:
-        assert np.array_equal(again[item.configuration.id, item.round].timed_ns, item.timed_ns)
 
 
 def test_without_the_package_a_reader_skips_them_with_one_line(recorded):

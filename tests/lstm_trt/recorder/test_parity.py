@@ -108,62 +108,63 @@ HOLLOW = {
 }
 
 
+class Answers(PreparedStep):
+    """Has of each of these outputs that of the set whose number is its input; or always the first, if it is frozen."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], frozen: bool = False) -> None:
+        self.arrays, self.frozen = arrays, frozen
+
+    def load_inputs(self, inputs):
+        self.at = 0 if self.frozen else int(inputs["x"][0])
+
+    def step(self):
+        pass
+
+    def outputs(self):
+        return {name: array[self.at] for name, array in self.arrays.items()}
+
+
+def numbered(expected: dict[str, np.ndarray]) -> Gate:
+    """A gate whose sets of inputs are their numbers."""
+    count = len(next(iter(expected.values())))
+    return Gate(tuple({"x": np.full(1, number, np.float32)} for number in range(count)), expected, 0, every=True)
+
+
+def asked_for(precision: str = "fp32") -> Configuration:
+    return Configuration(QUICK[0], "pytorch", "1.0", "a device", Options(precision=precision), Protocol())
+
+
 @pytest.mark.parametrize("kind", HOLLOW)
 def test_a_comparison_with_outputs_that_do_not_vary_checks_nothing(kind):
     """A step that repeats its first outputs passes exactly where nothing is said to be checked."""
     expected, reason = HOLLOW[kind]
-    expected = {name: np.asarray(array) for name, array in expected.items()}
-    typed = {name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in expected.items()}
-    sets = [{"x": np.full(1, number, np.float32)} for number in range(4)]
-    configuration = Configuration(QUICK[0], "pytorch", "1.0", "a device", Options(), Protocol())
-    gate = Gate(tuple(sets), typed, 0, every=True)
-
-    class Step(PreparedStep):
-        def __init__(self, follows):
-            self.follows = follows
-
-        def load_inputs(self, inputs):
-            self.at = int(inputs["x"][0]) if self.follows else 0
-
-        def step(self):
-            pass
-
-        def outputs(self):
-            return {name: array[self.at] for name, array in typed.items()}
-
-    found = check_parity(Step(follows=True), configuration, gate)
-    assert found["not_checked"] == reason and (found["error"] is None) == (reason is not None)
-    assert found["error"] in (0.0, None)
+    arrays = {name: np.asarray(array) for name, array in expected.items()}
+    arrays = {name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+    found = check_parity(Answers(arrays), asked_for(), numbered(arrays))
+    assert found["not_checked"] == reason and found["error"] == (None if reason else 0.0)
     if kind != "floats are the same":  # its integers are not
-        assert passes(Step(follows=False), configuration, gate) == (reason is not None)
+        assert passes(Answers(arrays, frozen=True), asked_for(), numbered(arrays)) == (reason is not None)
 
 
-@pytest.mark.parametrize(("off", "follows", "checked"), [(0.002, True, True), (0.04, True, False), (0.0, False, False)])
-def test_what_varies_less_than_a_wide_limit_is_checked_by_the_error_that_is_reached(off, follows, checked):
+@pytest.mark.parametrize(("off", "frozen", "checked"), [(0.002, False, True), (0.04, False, False), (0.0, True, False)])
+def test_what_varies_less_than_a_wide_limit_is_checked_by_the_error_that_is_reached(off, frozen, checked):
     """Outputs that vary by 4 % with the inputs, within int8's 5 %: deep stacks have such outputs."""
     outputs = (1 + 0.03 * np.array([[1.0, -1.0], [-1.0, 1.0]])).astype(np.float32)
-    sets = tuple({"x": np.full(1, number, np.float32)} for number in range(2))
-    configuration = Configuration(QUICK[0], "pytorch", "1.0", "a device", Options(precision="int8"), Protocol())
-
-    class Step(PreparedStep):
-        def load_inputs(self, inputs):
-            self.at = int(inputs["x"][0]) if follows else 0
-
-        def step(self):
-            pass
-
-        def outputs(self):
-            return {"y": outputs[self.at] * np.float32(1 + off)}
-
-    found = check_parity(Step(), configuration, Gate(sets, {"y": outputs}, 0, every=True))
+    step = Answers({"y": outputs * np.float32(1 + off)}, frozen)
+    found = check_parity(step, asked_for("int8"), numbered({"y": outputs}))
     assert (found["error"] is not None) == checked == (found["not_checked"] is None)
 
 
-def test_one_set_of_outputs_is_hollow_if_it_is_one_number():
-    for array, reason in ((np.zeros((2, 3)), "all outputs are 0"), (np.ones((2, 3)), "all outputs are one number")):
-        assert hollow(Gate((), {"y": array}, 0), 1e-5) == reason
-    for array in (np.ones((1, 1)), np.array([1.0, 1.0, 2.0]), np.array(0.693)):  # a single loss, for example
-        assert hollow(Gate((), {"y": array}, 0), 1e-5) is None
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((2, 3)), "all outputs are 0"),
+        (np.ones((2, 3)), "all outputs are one number"),
+        *((array, None) for array in (np.ones((1, 1)), np.array([1.0, 1.0, 2.0]), np.array(0.693))),  # a single loss
+    ],
+)
+def test_one_set_of_outputs_is_hollow_if_it_is_one_number(array, reason):
+    assert hollow(Gate((), {"y": array}, 0), 1e-5) == reason
 
 
 def passes(step: PreparedStep, configuration: Configuration, gate: Gate) -> bool:
@@ -197,8 +198,9 @@ def test_what_computes_in_less_than_it_was_asked_for_fails(tmp_path):
 @sampled(2)
 def test_over_many_networks_what_is_honest_passes_and_what_computes_in_less_fails(tmp_path):
     found = shares_that_pass(MANY, 10, tmp_path)
-    for precision, several in HONEST.items():
-        assert all(found[precision, computed] >= 0.97 for computed in several), found
+    assert all(found[precision, computed] >= 0.97 for precision, several in HONEST.items() for computed in several), (
+        found
+    )
     assert all(found["fp32", computed] == (computed == "fp32") for computed in COMPUTED)
     for precision, several in LESS.items():
         assert all(found[precision, computed] <= 1 - share + 1e-9 for computed, share in several.items()), found
@@ -219,17 +221,14 @@ def test_the_bound_of_a_lower_precision_follows_from_the_network(tmp_path):
     configuration, gate = gate_of(shape, "bf16", 0, tmp_path)
     plain = check_parity(Planted(shape, 0, "bf16"), configuration, gate)
     assert plain["error"] <= plain["bound"] <= PARITY_BOUNDS["bf16"] * 3
+    shift = gate.expected[OUTPUT].mean() * np.float32(0.98)
 
     class Shifted(Planted):
         def outputs(self):
             return {OUTPUT: self.answer - shift}
 
-    shift = gate.expected[OUTPUT].mean() * np.float32(0.98)
-    moved = {
-        name: {OUTPUT: arrays[OUTPUT] - shift} for name, arrays in vars(gate).items() if name in ("expected", "rounded")
-    }
-    nearly_zero = type(gate)(**{**vars(gate), **moved})
-    found = check_parity(Shifted(shape, 0, "bf16"), configuration, nearly_zero)
+    moved = {name: {OUTPUT: getattr(gate, name)[OUTPUT] - shift} for name in ("expected", "rounded")}
+    found = check_parity(Shifted(shape, 0, "bf16"), configuration, replace(gate, **moved))
     assert found["bound"] > 1.5 * plain["bound"] and found["error"] > 1.5 * plain["error"]
 
 
@@ -282,24 +281,27 @@ def planted_gate(**inputs) -> Gate:
     ids=["passes", "passes in half precision", "hides", "clamps", "other input", "index", "raises"],
 )
 def test_planted_steps_that_pass_or_hide_a_nan(function, answer, rng):
-    index, x, other = np.arange(3), rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
-    gate = planted_gate(index=index, x=x, other=other)
+    gate = planted_gate(index=np.arange(3), x=rng.standard_normal((2, 3)), other=rng.standard_normal((2, 3)))
     step = Running(function)
     step.sum = NAN  # a state that was not reset before
     assert nan_reaches_output(step, gate) is answer
     assert step.resets == 3 and np.all(step.sum == 0)
     assert np.isfinite(gate.inputs[-1]["x"]).all()
     if answer is not None:
-        where = np.isnan(step.inputs["x"])
-        assert where[0, 0] and where.sum() == 1 and np.isfinite(step.inputs["other"]).all()
+        assert np.argwhere(np.isnan(step.inputs["x"])).tolist() == [[0, 0]] and np.isfinite(step.inputs["other"]).all()
 
 
-def test_nothing_is_known_of_a_nan_without_an_input_for_it():
+@pytest.mark.parametrize(
+    "gate",
+    [
+        Gate((), None, 1),
+        planted_gate(index=np.arange(3), empty=np.zeros((0, 2))),
+        replace(planted_gate(x=np.ones(1)), repeatable=False),
+    ],
+)
+def test_nothing_is_known_of_a_nan_without_an_input_for_it(gate):
     step = Running(lambda inputs: NAN)
-    assert nan_reaches_output(step, Gate((), None, 1)) is None
-    assert nan_reaches_output(step, planted_gate(index=np.arange(3), empty=np.zeros((0, 2)))) is None
-    assert nan_reaches_output(step, replace(planted_gate(x=np.ones(1)), repeatable=False)) is None
-    assert step.resets == 1  # it was not called
+    assert nan_reaches_output(step, gate) is None and step.resets == 1  # it was not called
 
 
 ON_CPU = [name for name in RUNTIMES if "cpu" in load_runtime(name).DEVICES]
@@ -313,8 +315,7 @@ def test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains(tmp_path, na
     """Outputs after the check are those before it; in a stream, a NaN stays until the reset."""
     if not load_runtime(name).availability("cpu").ready:
         pytest.skip(f"{name} is not ready here")
-    shape = LstmShape(2, 16, 7, 1 if name == "c" else 2)
-    _, request, gate = prepared(shape, name, tmp_path, mode=mode)
+    _, request, gate = prepared(LstmShape(2, 16, 7, 1 if name == "c" else 2), name, tmp_path, mode=mode)
     step = load_runtime(name).prepare(request)
 
     def calls(inputs, count=3):
@@ -329,42 +330,42 @@ def test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains(tmp_path, na
     before = calls(request.inputs)
     assert nan_reaches_output(step, gate) is (name != "onnxruntime")
     assert np.array_equal(calls(request.inputs), before) and np.isfinite(before).all()
-    with_nan = {INPUT: request.inputs[INPUT].copy()}
-    with_nan[INPUT][0, 0, 0] = NAN
+    with_nan = request.inputs[INPUT].copy()
+    with_nan[0, 0, 0] = NAN
     step.reset()
-    calls(with_nan, 1)
+    calls({INPUT: with_nan}, 1)
     later = calls(request.inputs)
     assert np.isfinite(later[:, :, 1:]).all()  # the other sequence of the batch
-    if mode == "stream" and name != "onnxruntime":
-        assert np.isnan(later[:, :, 0]).all()
-    else:
-        assert np.isfinite(later).all()
-        assert np.array_equal(later, before) == (mode == "forward")
+    remains = mode == "stream" and name != "onnxruntime"
+    assert (np.isnan if remains else np.isfinite)(later[:, :, 0]).all()
+    assert remains or np.array_equal(later, before) == (mode == "forward")
     step.close()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("name", "hiding"), [("onnxruntime", {"LSTM", "GRU"}), ("openvino", {"Relu"})], ids=["onnxruntime", "openvino"]
-)
-def test_the_operators_that_hide_a_nan(tmp_path, name, hiding):
+@pytest.mark.parametrize(("name", "hiding"), [("onnxruntime", {"LSTM", "GRU"}), ("openvino", {"Relu"})])
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN", "Relu"])
+def test_the_operators_that_hide_a_nan(tmp_path, name, hiding, operator):
     pytest.importorskip(name)
-    sizes = {"time": 7, "batch": 1}
-    for operator in ("LSTM", "GRU", "RNN", "Relu"):
-        model = relu() if operator == "Relu" else stream(operator)
-        network = OnnxNetwork(saved(model, tmp_path), sizes={} if operator == "Relu" else sizes)
-        for mode in network.modes:
-            configuration = describe(network, name, Protocol(trials=1), mode=mode)
-            reference = reference_of(configuration, tmp_path)
-            step = load_runtime(name).prepare(own.PREPARER.request(configuration, reference))
-            gate = own.PREPARER.gate(configuration, reference)
-            assert nan_reaches_output(step, gate) is (operator not in hiding), (operator, mode)
-            step.close()
+    model, sizes = (relu(), {}) if operator == "Relu" else (stream(operator), {"time": 7, "batch": 1})
+    network = OnnxNetwork(saved(model, tmp_path), sizes=sizes)
+    for mode in network.modes:
+        configuration = describe(network, name, Protocol(trials=1), mode=mode)
+        reference = reference_of(configuration, tmp_path)
+        step = load_runtime(name).prepare(own.PREPARER.request(configuration, reference))
+        assert nan_reaches_output(step, own.PREPARER.gate(configuration, reference)) is (operator not in hiding), mode
+        step.close()
 
 
-def test_a_difference_of_denormal_size_is_none():
-    tiny = np.array([1e-39, -3e-38, 1e-31], np.float32)
-    assert relative_error(np.zeros(3, np.float32), tiny) == 0
-    assert relative_error(np.zeros(1, np.float32), np.array([1e-29], np.float32)) == pytest.approx(1)
-    assert relative_error(np.array([1.0, 0.0], np.float32), np.array([1.0, 1e-39], np.float32)) == 0
-    assert np.isnan(relative_error(np.array([np.nan], np.float32), np.zeros(1, np.float32)))
+@pytest.mark.parametrize(
+    ("found", "expected", "error"),
+    [
+        ([0.0, 0.0, 0.0], [1e-39, -3e-38, 1e-31], 0),
+        ([0.0], [1e-29], 1),
+        ([1.0, 0.0], [1.0, 1e-39], 0),
+        ([NAN], [0.0], NAN),
+    ],
+)
+def test_a_difference_of_denormal_size_is_none(found, expected, error):
+    sides = (np.array(values, np.float32) for values in (found, expected))
+    assert relative_error(*sides) == pytest.approx(error, abs=0, nan_ok=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lstm_trt.config.configuration import Options, Protocol
@@ -26,10 +27,14 @@ from lstm_trt.recorder.sweep import order, plan_configurations, run_sweep
 from lstm_trt.store import files as store_files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
 from tests.conftest import ROOT, sampled, wait_for
-from tests.lstm_trt.store.test_store import planted
+from tests.lstm_trt.store.test_store import planted, same
 
 SMALL = Grid(layers=(1,), hidden=(8,), sequence=(4, 6))
 GRID = Grid(layers=(1, 2), hidden=(8,), sequence=(4,), batch=(1, 2))
+ONE = Grid(layers=(1,), hidden=(8,), sequence=(4,))
+LACKING = {"onnxruntime": ("tf32", "bf16"), "pytorch": ("tf32", "int8")}
+#: What the faulty runtimes fail on.
+ODD = Grid(layers=(1,), hidden=(8,), sequence=(6,))
 
 
 def plan(runtime="onnxruntime", grid=GRID, trials=50):
@@ -44,10 +49,11 @@ def test_every_configuration_once_and_resume_finds_nothing_to_do(tmp_path):
     configurations = plan()
     report = run_sweep(configurations, tmp_path, rounds=2, show_progress=False)
     assert (report.recorded, report.failures, report.left) == (8, [], 0)
+    assert "control" not in str(report).splitlines()[1]
     assert files(tmp_path) == sorted(f"{c.id}-r{number}.parquet" for c in configurations for number in range(2))
     for recording in folders.read_many(tmp_path):
-        assert len(recording.timed_ns) == 50
-        assert recording.provenance["parity"]["error"] <= recording.provenance["parity"]["bound"]
+        parity = recording.provenance["parity"]
+        assert len(recording.timed_ns) == 50 and parity["error"] <= parity["bound"] and recording.control is None
     again = run_sweep(configurations, tmp_path, rounds=2, show_progress=False)
     assert (again.recorded, again.done_before, again.seconds.timing) == (0, 8, 0.0)
 
@@ -109,26 +115,20 @@ def test_a_worker_that_dies_is_a_row_and_the_sweep_goes_on(tmp_path, runtime, st
 
 @pytest.mark.parametrize(
     ("runtime", "stage", "words"),
-    [
-        ("tests.support.faulty.wrong", "parity", "fp32"),
-        ("tests.support.faulty.frozen", "parity", "fp32"),
-        ("tests.support.faulty.bug", "build", "KeyError"),
-    ],
+    [("wrong", "parity", "fp32"), ("frozen", "parity", "fp32"), ("bug", "build", "KeyError")],
 )
 def test_what_answers_wrongly_is_never_timed(tmp_path, runtime, stage, words):
-    report = run_sweep(plan(runtime, SMALL), tmp_path, show_progress=False)
+    report = run_sweep(plan(f"tests.support.faulty.{runtime}", SMALL), tmp_path, show_progress=False)
     assert report.recorded == 0 and len(report.failures) == len(SMALL)
-    for failure in store_failures(tmp_path):
-        assert failure.stage == stage and words in failure.reason
+    assert all(failure.stage == stage and words in failure.reason for failure in store_failures(tmp_path))
     assert not [name for name in files(tmp_path) if name.endswith(".parquet")]
 
 
 def test_a_recording_takes_the_place_of_its_failure(tmp_path):
-    (configuration,) = plan(grid=Grid(layers=(1,), hidden=(8,), sequence=(4,)), trials=20)
+    (configuration,) = plan(grid=ONE, trials=20)
     store_files.write_failure(schema.Failure(configuration, 0, "memory", "not enough"), tmp_path)
     asked = (configuration.workload, configuration.runtime, configuration.protocol, configuration.options)
     assert pool.record(*asked, control=False, out=tmp_path).round == 0
-    assert store_failures(tmp_path) == []
     assert files(tmp_path) == [f"{configuration.id}-r0.parquet"]
 
 
@@ -138,16 +138,8 @@ def store_failures(folder: Path) -> list[schema.Failure]:
 
 def orphans(mark: str) -> list[int]:
     """Processes that carry `mark` in their environment or command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            for name in ("environ", "cmdline"):
-                try:
-                    if mark.encode() in (entry / name).read_bytes():
-                        found.append(int(entry.name))
-                except OSError:
-                    pass
-    return found
+    found = psutil.process_iter(["environ", "cmdline"])
+    return [each.pid for each in found if mark in str(each.info) and each.pid != os.getpid()]
 
 
 def start_sweep(folder: Path, mark: str, *more: str) -> subprocess.Popen:
@@ -165,28 +157,23 @@ def start_sweep(folder: Path, mark: str, *more: str) -> subprocess.Popen:
 
 def test_a_failure_has_its_machine_and_leaves_no_temporary_files(tmp_path, monkeypatch):
     """The outputs that it was compared with can take 256 MB."""
-    left = []
-    end = pool.WorkerPool.__exit__
+    left, end = [], pool.WorkerPool.__exit__
 
     def looked_at(workers, *exception):
         left.extend(path.name for path in workers._logs.iterdir() if path.suffix != ".log")
         end(workers, *exception)
 
     monkeypatch.setattr(pool.WorkerPool, "__exit__", looked_at)
-    configurations = plan("tests.support.faulty.wrong", grid=Grid(layers=(1,), hidden=(8,), sequence=(6,)))
-    report = run_sweep(configurations, tmp_path, show_progress=False)
-    assert len(report.failures) == 1 and left == []
-    (failure,) = folders.read_many(tmp_path)
-    assert failure.provenance["machine_fingerprint"] == facts.fingerprint(facts.describe())
+    run_sweep(plan("tests.support.faulty.wrong", grid=ODD), tmp_path, show_progress=False)
+    (failure,) = store_failures(tmp_path)
+    assert left == [] and failure.provenance["machine_fingerprint"] == facts.fingerprint(facts.describe())
 
 
 def test_what_hangs_is_ended_at_its_time_limit(tmp_path):
-    configurations = plan("tests.support.faulty.hang", grid=Grid(layers=(1,), hidden=(8,), sequence=(6,)))
+    configurations = plan("tests.support.faulty.hang", grid=ODD)
     report = run_sweep(configurations, tmp_path, show_progress=False, time_limit_s=2)
-    assert report.recorded == 0
     (failure,) = store_failures(tmp_path)
-    assert failure.stage == "time"
-    assert orphans(configurations[0].id) == []
+    assert (report.recorded, failure.stage, orphans(configurations[0].id)) == (0, "time", [])
 
 
 @pytest.mark.heavy
@@ -230,23 +217,21 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path, refused):
-    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 4, "--out", tmp_path)
     with folder_lock(tmp_path):
-        for command in (arguments, ("record", *arguments[1:])):
-            line = refused(*command)
+        for command in ("record", "sweep"):
+            line = refused(command, "--layers", 1, "--hidden", 8, "--sequence", 4, "--out", tmp_path)
             assert "in use" in line and str(os.getpid()) in line and str(tmp_path) in line
     assert files(tmp_path) == []
 
 
 def test_a_damaged_recording_is_set_aside_and_recorded_again(tmp_path):
-    configurations = plan(grid=Grid(layers=(1,), hidden=(8,), sequence=(4,)))
+    configurations = plan(grid=ONE)
     path = store_files.write(replace(planted(), configuration=configurations[0]), tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
     report = run_sweep(configurations, tmp_path, show_progress=False)
     assert report.recorded == 1 and "damaged" in report.warnings[0]
-    assert store_files.read(path)
-    assert (tmp_path / f"{path.name}.damaged").stat().st_size == len(whole) // 2
+    assert store_files.read(path) and (tmp_path / f"{path.name}.damaged").read_bytes() == half
 
 
 def test_a_full_disk_stops_the_sweep_in_one_line_and_loses_nothing(tmp_path, lab):
@@ -254,86 +239,70 @@ def test_a_full_disk_stops_the_sweep_in_one_line_and_loses_nothing(tmp_path, lab
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting a small file system is not permitted here")
+
+    def fails(line: str) -> str:
+        done = lab(*line.split(), disk)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "No space left" in done.stderr.splitlines()[-1], done.stderr
+        return done.stderr
+
     try:
-        result = lab(
-            "sweep",
-            "--layers",
-            1,
-            "--hidden",
-            8,
-            "--sequence",
-            *range(2, 10),
-            "--trials",
-            2000,
-            "--out",
-            disk,
-            "--quiet",
-        )
-        assert result.returncode == 2, result
-        assert result.stderr.count("\n") == 1 and "No space left" in result.stderr, result.stderr
+        errors = fails("sweep --layers 1 --hidden 8 --sequence 2 3 4 5 6 7 8 9 --trials 2000 --quiet --out")
+        assert errors.count("\n") == 1
         kept = files(disk)
         assert 0 < len(kept) < 8 and all(name.endswith(".parquet") for name in kept)
-        for recording in folders.read_many(disk):
-            assert len(recording.timed_ns) == 2000
+        assert {len(recording.timed_ns) for recording in folders.read_many(disk)} == {2000}
         # Whatever else writes there says so in one line as well.
-        shape = ("--layers", 1, "--hidden", 40, "--sequence", 4)
-        for command in (
-            ("record", *shape, "--trials", 5000, "--out", disk),
-            ("export", *shape, "--out", disk),
-            ("consolidate", disk),
-        ):
-            result = lab(*command)
-            assert result.returncode == 2 and result.stdout == "", result
-            assert "No space left" in result.stderr.splitlines()[-1], result.stderr
+        fails("record --layers 1 --hidden 40 --sequence 4 --trials 5000 --out")
+        fails("export --layers 1 --hidden 40 --sequence 4 --out")
+        fails("consolidate")
         assert files(disk) == kept
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_failures_and_recordings_survive_consolidation(tmp_path, lab):
+def test_failures_and_recordings_survive_consolidation(tmp_path, typed):
     configurations = plan("tests.support.faulty.segfault", SMALL)
     run_sweep(configurations, tmp_path / "a", show_progress=False)
-    before = {(i.configuration.id, i.round): i for i in folders.read_many(tmp_path / "a")}
-    assert lab("consolidate", tmp_path / "a", "--out", tmp_path / "b").returncode == 0
-    after = {(i.configuration.id, i.round): i for i in folders.read_many(tmp_path / "b")}
-    assert before.keys() == after.keys()
-    for key, item in before.items():
-        assert type(after[key]) is type(item) and after[key].provenance == item.provenance
-        if isinstance(item, schema.Recording):
-            assert item.columns.keys() == after[key].columns.keys()
-            assert all((item.columns[name] == after[key].columns[name]).all() for name in item.columns)
+    typed("consolidate {} --out {}", tmp_path / "a", tmp_path / "b")
+    before, after = (
+        sorted(folders.read_many(tmp_path / name), key=lambda item: item.configuration.id) for name in ("a", "b")
+    )
+    assert {type(item) for item in before} == {schema.Recording, schema.Failure}
+    for one, other in zip(before, after, strict=True):
+        assert same(one, other) if isinstance(one, schema.Recording) else one == other
     # A consolidated folder counts as done, too.
     report = run_sweep(configurations, tmp_path / "b", show_progress=False)
-    assert report.recorded == 0 and (report.done_before, report.failed_before) == (1, 1)
+    assert (report.recorded, report.done_before, report.failed_before) == (0, 1, 1)
 
 
 def test_a_runtime_is_skipped_for_the_precisions_that_it_lacks():
-    options = Options.each(["fp32", "tf32", "bf16", "int8", "fp32"], threads=1)
-    wanted, skipped = plan_configurations(SMALL, ["onnxruntime", "pytorch"], options=options)
+    runtimes = ["onnxruntime", "pytorch"]
+    wanted, skipped = plan_configurations(
+        SMALL, runtimes, options=Options.each(["fp32", "tf32", "bf16", "int8", "fp32"], threads=1)
+    )
     found = {(each.runtime, each.options.precision) for each in wanted}
     assert found == {("onnxruntime", "fp32"), ("onnxruntime", "int8"), ("pytorch", "fp32"), ("pytorch", "bf16")}
     assert len(wanted) == len(SMALL) * len(found)
-    expected = [("onnxruntime", "tf32"), ("onnxruntime", "bf16"), ("pytorch", "tf32"), ("pytorch", "int8")]
-    for line, (runtime, precision) in zip(skipped, expected, strict=True):
-        assert f"{runtime} on cpu does not support {precision}: choose from fp32" in line
+    told = [re.search(r"(\S+) on cpu does not support (\S+): choose from fp32", line).groups() for line in skipped]
+    assert told == [(name, each) for name, lacks in LACKING.items() for each in lacks]
     assert plan_configurations(SMALL, ["pytorch"], options=Options(precision="bf16"))[1] == []
-    for runtimes in (["onnxruntime"], ["onnxruntime", "pytorch"]):
+    for asked in (runtimes[:1], runtimes):
         with pytest.raises(UsageError) as raised:
-            plan_configurations(SMALL, runtimes, options=Options.each("tf32"))
-        assert all(f"{name} on cpu does not support tf32: choose from fp32" in str(raised.value) for name in runtimes)
+            plan_configurations(SMALL, asked, options=Options.each("tf32"))
+        assert all(f"{name} on cpu does not support tf32: choose from fp32" in str(raised.value) for name in asked)
 
 
-def test_the_report_in_json_adds_up(tmp_path, lab):
-    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 16, "--trials", 500, "--out", tmp_path)
-    answer = json.loads(lab(*arguments, "--precision", "int8", "bf16", "fp32", "--format", "json").stdout)
+def test_the_report_in_json_adds_up(tmp_path, typed):
+    line = "sweep --layers 1 --hidden 8 --sequence 16 --trials 500 --precision int8 bf16 fp32 --format json --out {}"
+    answer = typed(line, tmp_path)
     assert (answer["total"], answer["recorded"], answer["left"]) == (2, 2, 0)
     (skipped,) = (line for line in answer["warnings"] if line.startswith("skipped"))  # a busy machine adds others
     assert "does not support bf16" in skipped
-    fp32, int8 = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
+    fp32, int8 = typed("summarize {} --format json", tmp_path)
     assert [row["configuration"]["precision"] for row in (fp32, int8)] == ["fp32", "int8"]
     assert 0 < fp32["facts"]["parity_error"] < 1e-5 and 1e-4 < int8["facts"]["parity_error"] < 5e-2
-    assert 0 < answer["inside_trials_s"] <= answer["timing_s"]
-    accounted = answer["preparing_s"] + answer["timing_s"] + answer["storing_s"]
-    assert accounted <= answer["wall_s"]
-    assert answer["preparing_s_each"] == pytest.approx(answer["preparing_s"] / 2)
-    assert answer["efficiency"] == pytest.approx(answer["inside_trials_s"] / answer["timing_s"])
+    inside, timing, preparing = (answer[f"{name}_s"] for name in ("inside_trials", "timing", "preparing"))
+    assert 0 < inside <= timing and preparing + timing + answer["storing_s"] <= answer["wall_s"]
+    assert answer["preparing_s_each"] == pytest.approx(preparing / 2)
+    assert answer["efficiency"] == pytest.approx(inside / timing)

@@ -18,6 +18,8 @@ import time
 import types
 import warnings
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -86,26 +88,12 @@ def shim(tmp_path_factory) -> Path:
     return library
 
 
+@dataclass
 class Noted:
-    """What recordings on some runtimes state, ask of the network, and leave in the user's home and cache.
+    """What recordings on some runtimes state, ask of the network, and leave in the user's home and cache."""
 
-    They are made in a process that starts here; `end` waits for it. `expected`: hosts that are asked for sooner or
-    later, after which it need not last any longer.
-    """
-
-    def __init__(
-        self, shim: Path, folder: Path, names: list[str], seconds: float, expected: Sequence[str] = (), **variables: str
-    ) -> None:
-        self.folder, self.log = folder, folder / "log"
-        (folder / "home").mkdir(exist_ok=True)
-        self.log.touch()
-        environment = {name: value for name, value in os.environ.items() if name not in CI}
-        environment |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
-        environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(self.log)}
-        environment |= {"PYTHONPATH": str(ROOT), **variables}
-        command = [sys.executable, "-c", RECORD, json.dumps([names, seconds, expected])]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+    folder: Path
+    process: subprocess.Popen
 
     @cached_property
     def stated(self) -> dict[str, dict[str, str]]:
@@ -115,14 +103,24 @@ class Noted:
         return json.loads(printed)
 
     def asked(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        return (self.folder / "log").read_text().splitlines()
 
-    def in_home(self) -> list[str]:
-        home = self.folder / "home"
-        return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+    def files(self, place: str, pattern: str) -> list[str]:
+        return sorted(str(path.relative_to(self.folder / place)) for path in (self.folder / place).glob(pattern))
 
-    def in_cache(self) -> list[str]:
-        return sorted(path.name for path in (self.folder / "cache").iterdir())
+
+def start_recording(
+    shim: Path, folder: Path, names: list[str], seconds: float, expected: Sequence[str] = (), **variables: str
+) -> Noted:
+    """Record in a process that starts here; `expected`: hosts after which it need not last any longer."""
+    (folder / "home").mkdir(exist_ok=True)
+    (folder / "log").touch()
+    environment = {name: value for name, value in os.environ.items() if name not in CI}
+    environment |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    environment |= {"LD_PRELOAD": str(shim), "NETWORK_LOG": str(folder / "log"), **variables}
+    command = [sys.executable, "-c", RECORD, json.dumps([names, seconds, expected])]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return Noted(folder, subprocess.Popen(command, cwd=folder, env=environment, **pipes))
 
 
 def ready(names: Iterable[str]) -> list[str]:
@@ -145,17 +143,16 @@ def start(shim, tmp_path_factory):
     started: dict[str, Noted] = {}
 
     def noted(kind: str) -> Noted:
-        if kind not in started:
-            folder = tmp_path_factory.mktemp("noted")
-            if kind == "on":
-                consent = folder / "home" / libraries.OPENVINO_CONSENT
-                consent.parent.mkdir(parents=True)
-                consent.write_text("1")
-                hosts = [HOSTS[name] for name in sending()]
-                started[kind] = Noted(shim, folder, sending(), 300, hosts, **{libraries.ORT_VARIABLE: "0"})
-            else:
-                names = [COMPILED] if kind == "compiled" else [name for name in RUNTIMES if name != COMPILED]
-                started[kind] = Noted(shim, folder, ready(names), 12.5)
+        if kind in started:
+            return started[kind]
+        folder = tmp_path_factory.mktemp("noted")
+        if kind == "on":
+            consents_to_openvino(folder / "home", "1")
+            hosts, names = [HOSTS[name] for name in sending()], sending()
+            started[kind] = start_recording(shim, folder, names, 300, hosts, **{libraries.ORT_VARIABLE: "0"})
+        else:
+            names = [name for name in RUNTIMES if (name == COMPILED) == (kind == "compiled")]
+            started[kind] = start_recording(shim, folder, ready(names), 12.5)
         return started[kind]
 
     yield noted
@@ -176,8 +173,7 @@ def test_no_runtime_sends_anything_or_writes_into_the_home(start, kind):
         start("on")  # for the next test: both wait most of the time
     stated = noted.stated
     assert "onnxruntime" in stated or kind == "compiled"
-    assert (noted.asked(), noted.in_home()) == ([], [])
-    assert noted.in_cache() == ["lstm_trt"]
+    assert (noted.asked(), noted.files("home", "**/*"), noted.files("cache", "*")) == ([], [], ["lstm_trt"])
     assert stated == {
         name: {name: "off"} if name in libraries.SENDS_SINCE and libraries.sends(name, installed_version(name)) else {}
         for name in stated
@@ -192,7 +188,14 @@ def test_telemetry_that_a_user_turns_on_is_kept_and_seen(start, name, host):
     noted = start("on")
     assert noted.stated[name] == {name: "on"}
     assert any(host in line for line in noted.asked())
-    assert "intel/stats" in noted.in_home() if name == "openvino" else "Microsoft" in noted.in_cache()
+    place, pattern = ("home", "intel/stats") if name == "openvino" else ("cache", "Microsoft")
+    assert noted.files(place, pattern)
+
+
+def consents_to_openvino(home: Path, answer: str) -> None:
+    consent = home / libraries.OPENVINO_CONSENT
+    consent.parent.mkdir(parents=True)
+    consent.write_text(answer)
 
 
 @pytest.fixture
@@ -211,13 +214,11 @@ def test_what_a_user_chose_holds(no_telemetry_set, monkeypatch, own, consent):
     if own is not None:
         monkeypatch.setenv(libraries.ORT_VARIABLE, own)
     if consent is not None:
-        (no_telemetry_set / "intel").mkdir()
-        (no_telemetry_set / libraries.OPENVINO_CONSENT).write_text(consent)
+        consents_to_openvino(no_telemetry_set, consent)
     libraries.turn_telemetry_off()
     assert os.environ[libraries.ORT_VARIABLE] == (own or "1")
-    stopped = sys.modules.get(libraries.OPENVINO_MODULE, "can be imported") is None
+    stopped = sys.modules.pop(libraries.OPENVINO_MODULE, "can be imported") is None
     assert stopped == (consent != "1")
-    sys.modules.pop(libraries.OPENVINO_MODULE, None)
 
 
 def test_what_a_user_has_imported_stays(no_telemetry_set, monkeypatch):
@@ -242,10 +243,8 @@ def test_a_program_that_has_imported_onnxruntime_is_told_once(no_telemetry_set, 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert lazy.planted == lazy.planted == 3
-    assert len(caught) == said
-    if said:
-        (line,) = str(caught[0].message).splitlines()
-        assert f"{libraries.ORT_VARIABLE}=1" in line
+    lines = [line for warning in caught for line in str(warning.message).splitlines()]
+    assert len(lines) == said and all(f"{libraries.ORT_VARIABLE}=1" in line for line in lines)
     assert os.environ.get(libraries.ORT_VARIABLE) == own
 
 
@@ -264,35 +263,34 @@ def test_a_program_that_has_not_imported_it_gets_it_without_telemetry(no_telemet
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "sends"),
+    ("sends", "name", "versions"),
     [
-        *[("onnxruntime", version, False) for version in ("1.9.0", "1.20.1", "1.28.0")],
-        *[("onnxruntime", version, True) for version in ("1.29.0", "1.31.1", "2.0", "1.100.0")],
-        *[("openvino", "2026.4.1", True), ("torch", "2.13.0", False), ("onnxruntime", "", False)],
+        (False, "onnxruntime", ["1.9.0", "1.20.1", "1.28.0", ""]),
+        (True, "onnxruntime", ["1.29.0", "1.31.1", "2.0", "1.100.0"]),
+        (True, "openvino", ["2026.4.1"]),
+        (False, "torch", ["2.13.0"]),
     ],
 )
-def test_which_versions_send(name, version, sends):
-    assert libraries.sends(name, version) == sends
+def test_which_versions_send(sends, name, versions):
+    assert {libraries.sends(name, version) for version in versions} == {sends}
 
 
 # --- recordings with and without it ---
 
 
 @pytest.mark.parametrize(
-    ("provenance", "telemetry"),
+    ("versions", "stated", "telemetry"),
     [
-        ({"versions": {"onnxruntime": "1.31.1"}}, "on (onnxruntime)"),  # recorded before it was stated
-        ({"versions": {"onnxruntime": "1.23.2", "torch": "2.13.0", "openvino": None}}, "off"),
-        ({"versions": {"openvino": "2026.4.1"}}, "on (openvino)"),
-        ({"versions": {"onnxruntime": "1.31.1"}, "telemetry": {"onnxruntime": "off"}}, "off"),
-        (
-            {"versions": {"onnxruntime": "1.31.1"}, "telemetry": {"onnxruntime": "on", "openvino": "on"}},
-            "on (onnxruntime, openvino)",
-        ),
-        ({"versions": {"torch": "2.13.0"}, "telemetry": {}}, "off"),
+        ({"onnxruntime": "1.31.1"}, None, "on (onnxruntime)"),  # recorded before it was stated
+        ({"onnxruntime": "1.23.2", "torch": "2.13.0", "openvino": None}, None, "off"),
+        ({"openvino": "2026.4.1"}, None, "on (openvino)"),
+        ({"onnxruntime": "1.31.1"}, {"onnxruntime": "off"}, "off"),
+        ({"onnxruntime": "1.31.1"}, {"onnxruntime": "on", "openvino": "on"}, "on (onnxruntime, openvino)"),
+        ({"torch": "2.13.0"}, {}, "off"),
     ],
 )
-def test_what_a_recording_says_of_telemetry(provenance, telemetry):
+def test_what_a_recording_says_of_telemetry(versions, stated, telemetry):
+    provenance = {"versions": versions} | ({} if stated is None else {"telemetry": stated})
     assert telemetry_of(provenance) == telemetry
     assert telemetry_of({}) is None
 
@@ -332,34 +330,22 @@ def burn(cpu_ms: float) -> None:
 
 
 def test_cpu_time_of_threads_that_have_ended_is_seen():
-    pool_runs, pool_ran, done = threading.Semaphore(0), threading.Semaphore(0), []
-
-    def work() -> None:
-        while pool_runs.acquire() and not done:
-            burn(20)
-            pool_ran.release()
-
-    pool = threading.Thread(target=work)
-    pool.start()
+    """A pool that works in every block, and in the second a thread that has ended when it is read."""
     blocks = []
-    with Watcher((linux.allowed_cores()[0],), "cpu") as watcher:
+    with ThreadPoolExecutor(1) as pool, Watcher(linux.allowed_cores()[:1], "cpu") as watcher:
+        pool.submit(burn, 1).result()
         before = watcher.read()
         if before["threads_cpu_ns"] is None:
             pytest.skip("this system has no clocks of threads")
-        for number in range(3):
+        for stray_ms in (0, 30, 0):
             burn(40)  # the timed thread
-            pool_runs.release()
-            pool_ran.acquire()
-            if number == 1:
-                short = threading.Thread(target=burn, args=(30,))
-                short.start()
-                short.join()
+            pool.submit(burn, 20).result()
+            stray = threading.Thread(target=burn, args=(stray_ms,))
+            stray.start()
+            stray.join()
             after = watcher.read()
             blocks.append(difference(before, after))
             before = after
-    done.append(True)
-    pool_runs.release()
-    pool.join()
     blocks = split_cpu_time(blocks)
     assert all(block["thread_cpu_ns"] >= 40e6 and block["pool_cpu_ns"] >= 20e6 for block in blocks)
     assert [block["unexplained_cpu_ns"] >= 30e6 for block in blocks] == [False, True, False]
@@ -389,7 +375,7 @@ def test_the_pool_is_what_ran_in_every_block():
 def test_a_block_that_is_ahead_is_made_up_for_by_the_next():
     blocks = split_cpu_time([planted(4_000_000, 1_000_000, a=10), planted(1_000_000, 2_999_000, a=10)])
     assert [block["unexplained_cpu_ns"] for block in blocks] == [2_999_990, -1_999_010]
-    assert unexplained(blocks) == 1_000_980 and unexplained(blocks[1:]) == 0
+    assert list(map(unexplained, (blocks, blocks[1:]))) == [1_000_980, 0]
 
 
 def test_what_the_system_does_not_tell_is_null(tmp_path):
@@ -429,15 +415,16 @@ def test_unexplained_cpu_time_is_named_where_it_matters(call_ns, least_ns):
     ],
 )
 def test_time_between_calls_is_split_as_it_was_measured(cpu, runnable, preempted, off_core, split):
-    blocks = [{"thread_cpu_ns": 10**6 * a, "runnable_ns": 10**6 * b} for a, b in zip(cpu, runnable, strict=True)]
-    columns = {"off_core_ns": np.array([10**6 * off_core, 0]), "preempted_ns": np.array([10**6 * preempted, 0])}
-    found = between_calls(columns, blocks, 70_000_000, 100_000_000)
-    assert found is not None and tuple(found.values()) == tuple(10**6 * part for part in split)
-    (text,) = warnings_of(Protocol(), 2, 70_000_000, {"loop_ns": 100_000_000, "between_calls": found})
-    assert text.startswith("30 % of the time passed between calls: ")
+    ms = 10**6
+    blocks = [{"thread_cpu_ns": ms * a, "runnable_ns": ms * b} for a, b in zip(cpu, runnable, strict=True)]
+    columns = {"off_core_ns": np.array([ms * off_core, 0]), "preempted_ns": np.array([ms * preempted, 0])}
+    found = between_calls(columns, blocks, 70 * ms, 100 * ms)
+    assert found is not None and tuple(found.values()) == tuple(ms * part for part in split)
+    (text,) = warnings_of(Protocol(), 2, 70 * ms, {"loop_ns": 100 * ms, "between_calls": found})
+    head, _, parts = text.partition(": ")
+    assert head == "30 % of the time passed between calls" and "short" not in parts
     for part, name in zip(split, ("the recorder", "waiting for the core", "other waiting"), strict=True):
-        assert f"{part} % {name}" in text
-    assert "short" not in text
+        assert f"{part} % {name}" in parts
 
 
 def test_time_between_calls_without_a_measurement_has_no_cause():

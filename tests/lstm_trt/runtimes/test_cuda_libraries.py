@@ -9,12 +9,13 @@ import onnxruntime as ort
 import pytest
 
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.describe import describe
 from lstm_trt.runtimes import onnxruntime, torch_compile
 from lstm_trt.runtimes.base import Availability, Request
 from lstm_trt.runtimes.cuda import _cuda
+from tests.support.prepared_steps import prepare
 
 
 @pytest.mark.parametrize(
@@ -59,19 +60,24 @@ def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
 
 def test_torch_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch, tmp_path):
     ready = Availability(True, "2.13.0", "a device")
+    available = torch_compile.availability
     monkeypatch.setattr(torch_compile._torch, "availability", lambda device: ready)
-    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in available("cpu").reason and "apt install g++" in available("cpu").remedy
+    with pytest.raises(RuntimeUnavailable, match="apt install"):
+        prepare("torch-compile", LstmShape(1, 8, 4))
+    monkeypatch.delenv("CXX")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "no C++ compiler (g++)" in torch_compile.availability("cpu").reason
+    assert "no C++ compiler (g++)" in available("cpu").reason
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: None)
-    assert torch_compile.availability("cuda").remedy == "pip install triton"
-    assert torch_compile.availability("cpu") is ready
+    assert available("cuda").remedy == "pip install triton"
+    assert available("cpu") is ready
     monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(torch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert "Python.h" in torch_compile.availability("cuda").reason
+    assert "Python.h" in available("cuda").reason
     (tmp_path / "Python.h").touch()
-    assert torch_compile.availability("cuda") is ready
+    assert available("cuda") is ready
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
-    assert "no C compiler" in torch_compile.availability("cuda").reason
+    assert "no C compiler" in available("cuda").reason

@@ -17,16 +17,14 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import load_runtime, onnxruntime
-from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files
 from tests.lstm_judge.test_confirmation import recording
-from tests.support.packages import loaded
+from tests.support.prepared_steps import error, outputs_of, prepare
 
 INT8 = Options(precision="int8", device="cpu")
 
@@ -38,30 +36,16 @@ SHAPES = [
 ]
 
 
-def prepared(shape: LstmShape, runtime="onnxruntime", **options):
-    inputs, _, _ = make_inputs(shape, 0)
-    network = to_onnx.export_network(shape)
-    return load_runtime(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
-
-
-def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
-    return reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
-
-
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
-    step = prepared(shape, runtime)
+    step = prepare(runtime, shape)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
-        step.load_inputs({INPUT: inputs})
-        step.step()
-        outputs = step.outputs()[OUTPUT]
-        assert outputs.shape == (shape.sequence, shape.batch, 1) and outputs.dtype == np.float32
-        assert relative_error(outputs, reference(shape, inputs)) < PARITY_BOUNDS["fp32"]
+        outputs = outputs_of(step, inputs)
+        assert error(outputs, shape, inputs) < PARITY_BOUNDS["fp32"]
     kept = outputs.copy()
-    step.load_inputs({INPUT: np.zeros_like(inputs)})
-    step.step()
+    outputs_of(step, np.zeros_like(inputs))
     assert (outputs == kept).all(), "outputs() must return a copy"
     step.close()
     step.close()
@@ -70,12 +54,11 @@ def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
 def test_int8_really_quantizes():
     """With the weights' bits that `describe` chooses for this processor."""
     shape = LstmShape(2, 64, 20)
-    step = prepared(shape, precision="int8", reduce_range=describe(shape, options=INT8).options.reduce_range)
+    step = prepare(
+        "onnxruntime", shape, precision="int8", reduce_range=describe(shape, options=INT8).options.reduce_range
+    )
     inputs, _, _ = make_inputs(shape, 1)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    error = relative_error(step.outputs()[OUTPUT], reference(shape, inputs))
-    assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
+    assert PARITY_BOUNDS["fp32"] < error(outputs_of(step, inputs), shape, inputs) < PARITY_BOUNDS["int8"]
 
 
 def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch):
@@ -84,16 +67,18 @@ def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch
 
     The option is part of the identity only where it is on, so that the ids of recordings with VNNI stay.
     """
-    shape, stored = LstmShape(2, 64, 20), []
-    for flags in ({"avx2", "fma"}, {"avx2", "avx_vnni"}, {"avx512f", "avx512_vnni"}):
+    shape = LstmShape(2, 64, 20)
+    for machine, flags, stored in (
+        ("x86_64", {"avx2", "fma"}, True),
+        ("x86_64", {"avx2", "avx_vnni"}, None),
+        ("x86_64", {"avx512f", "avx512_vnni"}, None),
+        ("aarch64", (), None),
+    ):
         monkeypatch.setattr(onnxruntime, "cpuinfo_flags", lambda flags=flags: frozenset(flags))
-        monkeypatch.setattr(onnxruntime.platform, "machine", lambda: "x86_64")
-        for options in (INT8, Options(device="cpu", reduce_range=True)):
-            stored.append(describe(shape, options=options).as_dict()["options"].get("reduce_range"))
-    assert stored == [True, None, None, None, None, None]
-    monkeypatch.setattr(onnxruntime, "cpuinfo_flags", frozenset)
-    monkeypatch.setattr(onnxruntime.platform, "machine", lambda: "aarch64")
-    assert not describe(shape, options=INT8).options.reduce_range
+        monkeypatch.setattr(onnxruntime.platform, "machine", lambda machine=machine: machine)
+        assert describe(shape, options=INT8).as_dict()["options"].get("reduce_range") is stored
+        asked = describe(shape, options=Options(device="cpu", reduce_range=True))  # in float32
+        assert "reduce_range" not in asked.as_dict()["options"]
 
     import onnx
 
@@ -130,7 +115,7 @@ def test_int8_that_quantizes_nothing_is_refused(monkeypatch):
 
     monkeypatch.setattr(quantization, "quantize_dynamic", lambda model, target, **how: onnx.save(model, target))
     with pytest.raises(BuildFailed, match="int8"):
-        prepared(LstmShape(1, 8, 4), precision="int8")
+        prepare("onnxruntime", LstmShape(1, 8, 4), precision="int8")
 
 
 def test_without_cuda_there_are_a_reason_and_a_remedy():
@@ -139,7 +124,7 @@ def test_without_cuda_there_are_a_reason_and_a_remedy():
         pytest.skip("this machine has ONNX Runtime with CUDA")
     assert state.reason and state.remedy
     with pytest.raises(RuntimeUnavailable, match=state.reason.split()[0]):
-        prepared(LstmShape(1, 8, 2), device="cuda")
+        prepare("onnxruntime", LstmShape(1, 8, 2), device="cuda")
 
 
 def test_unknown_and_incomplete_runtimes_are_rejected():
@@ -160,14 +145,6 @@ def test_every_registered_runtime_has_the_required_attributes(name):
     for device in module.DEVICES:
         state = module.availability(device)
         assert (state.ready and state.version and state.device_name) or state.reason
-
-
-def test_loading_the_runtimes_does_not_import_their_libraries():
-    code = (
-        "from lstm_trt import registry, runtimes;[runtimes.load_runtime(name) for name in registry.table('RUNTIMES')]"
-    )
-    heavy = ("torch", "onnxruntime", "openvino", "onnx", "pandas", "matplotlib")
-    assert loaded(code, heavy, "onnx") == []
 
 
 def test_the_docstring_names_all_required_attributes():

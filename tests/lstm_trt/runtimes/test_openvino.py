@@ -12,24 +12,21 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.sizes import static_model
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.parity import PARITY_BOUNDS
 from lstm_trt.runtimes import openvino
 from tests.conftest import computes_bf16
-from tests.lstm_trt.runtimes.test_onnxruntime import prepared, reference
+from tests.support.prepared_steps import error, outputs_of, prepare
 
 SHAPE = LstmShape(2, 64, 20)
 
 
 def error_of(step) -> float:
     inputs, _, _ = make_inputs(SHAPE, 1)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    return relative_error(step.outputs()[OUTPUT], reference(SHAPE, inputs))
+    return error(outputs_of(step, inputs), SHAPE, inputs)
 
 
 def test_the_facts_are_what_it_uses():
-    step = prepared(SHAPE, "openvino", threads=2)
+    step = prepare("openvino", SHAPE, threads=2)
     facts = step.facts()
     assert (facts["inference_precision"], facts["recurrent_precisions"]) == ("f32", ["f32", "f32"])
     threads = min(2, len(os.sched_getaffinity(0)))  # OpenVINO starts no more threads than there are cores
@@ -39,22 +36,18 @@ def test_the_facts_are_what_it_uses():
     assert step.facts() == {}
 
 
-def test_float32_is_float32_on_processors_with_bfloat16():
-    assert error_of(prepared(SHAPE, "openvino")) < PARITY_BOUNDS["fp32"]
-
-
 def test_bfloat16_is_bfloat16_or_refused():
     if computes_bf16("openvino"):
-        assert PARITY_BOUNDS["fp32"] < error_of(prepared(SHAPE, "openvino", precision="bf16")) < PARITY_BOUNDS["bf16"]
+        assert PARITY_BOUNDS["fp32"] < error_of(prepare("openvino", SHAPE, precision="bf16")) < PARITY_BOUNDS["bf16"]
     else:
         with pytest.raises(BuildFailed, match="does not compute in bf16"):
-            prepared(SHAPE, "openvino", precision="bf16")
+            prepare("openvino", SHAPE, precision="bf16")
 
 
 def test_a_processor_without_bfloat16_is_refused(monkeypatch):
     monkeypatch.setattr(openvino, "cpuinfo_flags", lambda: frozenset({"avx512f"}))
     with pytest.raises(BuildFailed, match="does not compute in bf16"):
-        prepared(SHAPE, "openvino", precision="bf16")
+        prepare("openvino", SHAPE, precision="bf16")
 
 
 def test_recurrent_layers_in_another_precision_are_refused():

@@ -11,7 +11,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import sys
 import time
 import traceback
 from types import SimpleNamespace
@@ -20,18 +19,15 @@ import numpy as np
 import pytest
 
 from lstm_trt import runtimes
-from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import make_inputs
 from lstm_trt.export.tensorrt import build, engine, trt as export_trt
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
-from lstm_trt.machine import counters, gpu
-from lstm_trt.recorder import doctor
-from lstm_trt.runtimes.base import Request
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.machine import gpu
 from lstm_trt.runtimes.cuda import _cuda, _status, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
-from tests.support.packages import loaded
+from tests.support import prepared_steps
 from tests.support.planted_cuda import MockDriver, MockTensorRt
 
 NAMES = ("tensorrt", "tensorrt-rtx")
@@ -39,8 +35,7 @@ SMALL = LstmShape(2, 16, 12, 2)
 
 
 def request_of(shape, **options):
-    options = {"device": "cuda", **options}
-    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, {}, export_network(shape).path)
+    return prepared_steps.request_of("tensorrt", shape, **{"device": "cuda", **options})
 
 
 def on_a_gpu():
@@ -48,12 +43,6 @@ def on_a_gpu():
 
 
 # Without a GPU: what is missing
-
-
-def test_importing_them_loads_nothing_heavy():
-    code = f"from lstm_trt import runtimes; [runtimes.load_runtime(name) for name in {NAMES}]"
-    heavy = ("torch", "pycuda", "cuda.bindings", "tensorrt", "tensorrt_rtx", "onnx", "pynvml")
-    assert loaded(code, heavy, "onnx") == []
 
 
 @pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
@@ -66,9 +55,6 @@ def test_availability_names_what_is_missing_in_one_line(name):
     if importlib.util.find_spec(export_trt.FLAVOURS[name].module) is None:
         assert f"no {module.DISTRIBUTION}, " in state.reason and export_trt.FLAVOURS[name].remedy in state.remedy
     assert "on cpu" in module.availability("cpu").reason
-    (row,) = doctor.examine([name]).runtimes
-    assert not row.ready and (row.reason, row.remedy) == (state.reason, state.remedy)
-    assert f"  not ready  cuda  {name}: no NVIDIA GPU\n" in doctor.render(doctor.examine([name]), width=10_000)
     with pytest.raises(RuntimeUnavailable, match=name):
         module.prepare(request_of(SMALL))
 
@@ -129,52 +115,6 @@ def test_names_used_on_pycuda_are_there():
     assert issubclass(driver.MemoryError, driver.Error)
 
 
-NAMES_USED = {
-    "Runtime": ("deserialize_cuda_engine",),
-    "ICudaEngine": (
-        "create_execution_context",
-        "create_runtime_config",
-        "device_memory_size_v2",
-        "get_tensor_dtype",
-        "get_tensor_name",
-        "num_aux_streams",
-        "num_io_tensors",
-        "num_layers",
-    ),
-    "IExecutionContext": (
-        "execute_async_v3",
-        "get_tensor_shape",
-        "is_stream_capturable",
-        "nvtx_verbosity",
-        "set_input_shape",
-        "set_tensor_address",
-    ),
-    "IRuntimeConfig": (
-        "create_runtime_cache",
-        "cuda_graph_strategy",
-        "dynamic_shapes_kernel_specialization_strategy",
-        "set_runtime_cache",
-    ),
-    "CudaGraphStrategy": ("DISABLED",),
-    "DynamicShapesKernelSpecializationStrategy": ("EAGER",),
-    "ProfilingVerbosity": ("NONE",),
-}
-
-
-@pytest.mark.parametrize("module", ("tensorrt", "tensorrt_rtx"))
-def test_names_used_on_tensorrt_are_there(module):
-    trt = pytest.importorskip(module)
-    only_rtx = {"IRuntimeConfig", "CudaGraphStrategy", "DynamicShapesKernelSpecializationStrategy"}
-    for owner, members in NAMES_USED.items():
-        if module == "tensorrt_rtx" or owner not in only_rtx:
-            for member in members:
-                if module == "tensorrt_rtx" or member not in ("create_runtime_config", "is_stream_capturable"):
-                    assert hasattr(getattr(trt, owner), member), f"{owner}.{member}"
-    assert trt.nptype(trt.float16) is np.float16
-    if module == "tensorrt_rtx":
-        assert {"serialize", "deserialize"} <= set(dir(trt.IRuntimeCache))
-
-
 # Without a GPU: calls of the driver, counted
 
 
@@ -194,44 +134,6 @@ def driver(monkeypatch):
     _cuda._open.clear()
 
 
-def a_whole_session(driver):
-    """All resources of a session, and one launch."""
-    session = _cuda.Session()
-    try:
-        array, address = session.pinned((3, 2), np.float32), session.device(24)
-        copy_in, copy_out = session.copies(address, array)
-        clocks = _cuda.EventClocks(session.new_event, session.stream, True, "time_till")
-        session.hold(clocks.release)
-
-        def enqueue():
-            driver.call("enqueue")
-            driver.capturing.append(lambda: None) if driver.capturing is not None else None
-
-        launch, nodes = session.capture(enqueue)
-        copy_in()
-        launch()
-        copy_out()
-        session.stream.synchronize()
-        assert nodes == 1 and _cuda.scheduling() == "spins"
-        del copy_in, copy_out, clocks
-    finally:
-        session.close()
-    session.close()
-
-
-def test_a_session_frees_in_the_reverse_order_and_once(driver):
-    a_whole_session(driver)
-    assert driver.left() == {} and driver.pushed == 0 and _cuda._open == []
-    freed = [call for call in driver.calls if call.startswith("free") or call == "pop"]
-    events = ["free event"] * 16
-    assert freed == [
-        "free executable", "free graph", *events, "free device", "free pinned", "free stream", "pop",
-    ]  # fmt: skip
-    assert "scheduling 1" in driver.calls and driver.calls.count("retain") == 1
-    a_whole_session(driver)
-    assert driver.calls.count("retain") == 1  # the primary context stays
-
-
 STAGES = [
     ("retain", 1), ("push", 1), ("Stream", 1), ("pinned", 1), ("device", 1), ("Event", 1), ("Event", 7),
     ("begin capture", 1), ("enqueue", 1), ("end capture", 1), ("instantiate", 1), ("copy in", 1), ("launch", 1),
@@ -239,32 +141,13 @@ STAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("code", (2, 700))
-@pytest.mark.parametrize(("name", "nth"), STAGES)
-def test_a_session_frees_after_a_failure_at_any_stage(driver, name, nth, code):
-    driver.fails, driver.code = (name, nth), code
-    error = failure_of(lambda: a_whole_session(driver))
-    assert driver.left() == {} and driver.pushed == 0 and driver.capturing is None
-    if code == 2 and name in ("retain", "push", "Stream", "pinned", "device", "Event", "begin capture", "instantiate"):
-        assert error is MemoryExhausted
-    elif name in ("begin capture", "enqueue", "end capture", "instantiate"):
-        assert error is _cuda.CaptureRefused or code == 2
-
-
-def failure_of(function):
-    """The class of the raised error; clears its frames, since they hold references to resources."""
-    with pytest.raises(Exception) as caught:
-        function()
-    traceback.clear_frames(caught.tb)
-    return caught.type
-
-
 def test_what_is_open_at_the_end_of_the_process_is_closed(driver):
     _cuda.Session().pinned((2,), np.float32)
     second = _cuda.Session()
     second.device(8)
+    assert driver.calls.count("retain") == 1 and "scheduling 1" in driver.calls
     _cuda._leave(SimpleNamespace(detach=lambda: driver.calls.append("detach")))
-    assert driver.left() == {} and driver.pushed == 0 and driver.calls[-1] == "detach"
+    assert driver.left() == {} and driver.pushed == 0 and driver.calls[-1] == "detach" and _cuda._open == []
     second.close()
 
 
@@ -297,9 +180,7 @@ def planted(driver, monkeypatch):
 
 def checked_outputs(step, seed=7, tolerance=1e-5):
     inputs, _, _ = make_inputs(SMALL, seed)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    outputs = step.outputs()[OUTPUT]
+    outputs = prepared_steps.outputs_of(step, inputs)
     assert outputs.dtype == np.float32 and np.allclose(outputs[..., 0], inputs.sum(2), atol=tolerance)
     return outputs
 
@@ -319,14 +200,13 @@ def test_a_step_copies_in_runs_copies_out_and_waits(planted, driver, name, graph
     columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
     assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
     assert all(len(values) == 6 and values.dtype == np.int64 and (values > 0).all() for values in times.values())
+    assert all(set(times[name]) == {1000} for name in columns)  # one tick of the planted clock
     checked_outputs(step)
-    assert json.loads(json.dumps(step.facts(), allow_nan=False))
     facts = step.facts()
-    assert facts["graph_captured"] is graph and facts["graph_fallback"] is None
-    assert facts["graph_nodes"] == (1 if graph else None)
-    assert facts["engine_sha256"] == "ab" * 32 and facts["device_wait"] == "cuStreamSynchronize, spins"
-    assert facts["compute_capability"] == "8.9"
-    assert facts.get("event_pool") == (None if device_clocks == "off" else 8)
+    assert json.dumps(facts, allow_nan=False)
+    told = {"graph_captured": graph, "graph_fallback": None, "graph_nodes": 1 if graph else None}
+    told |= {"engine_sha256": "ab" * 32, "device_wait": "cuStreamSynchronize, spins", "compute_capability": "8.9"}
+    assert facts.items() >= told.items() and facts.get("event_pool") == (None if device_clocks == "off" else 8)
     driver.calls.clear()
     step.close()
     assert driver.left() == {} and driver.pushed == 0
@@ -339,26 +219,6 @@ def test_a_step_copies_in_runs_copies_out_and_waits(planted, driver, name, graph
         with pytest.raises(RunFailed, match="closed"):
             refused()
     assert step.facts()["engine_sha256"] == "ab" * 32 and step.device_times() == {}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_failed_capture_falls_back_and_is_recorded(planted, driver, name):
-    driver.trt.waits_inside = True
-    step = planted(name, graph=True)
-    facts = step.facts()
-    assert not facts["graph_captured"] and "not permitted when stream is capturing" in facts["graph_fallback"]
-    plain = planted(name)
-    assert np.array_equal(checked_outputs(step), checked_outputs(plain))
-    step.close()
-    plain.close()
-    driver.trt.waits_inside = False
-    for stage in ("begin capture", "end capture", "instantiate"):
-        driver.fails, driver.code = (stage, 1), 901
-        step = planted(name, graph=True)
-        assert "planted" in step.facts()["graph_fallback"], stage
-        checked_outputs(step)
-        step.close()
-    assert driver.left() == {} and driver.pushed == 0
 
 
 def test_rtx_is_asked_whether_it_can_be_captured(planted, driver):
@@ -386,15 +246,19 @@ def test_rtx_keeps_the_kernels_that_it_compiled(planted, driver):
 )
 def test_a_step_frees_after_a_failure_at_any_stage(planted, driver, name, nth, code, graph):
     driver.fails, driver.code = (name, nth), code
+    captured = graph and (name in ("begin capture", "end capture", "instantiate") or (name, nth) == ("enqueue", 2))
     try:
         step = planted("tensorrt-rtx", graph=graph, device_clocks="all")
     except LabError as error:
         assert not driver.live.get("device") and not driver.live.get("pinned") and driver.pushed == 0
-        assert isinstance(error, MemoryExhausted) or code != 2
+        assert isinstance(error, MemoryExhausted) if code == 2 else not captured
         assert "\n" not in str(error)
         del error
     else:  # the call is not made, or belongs to a capture
-        assert not graph or driver.fails or step.facts()["graph_fallback"]
+        facts = step.facts()
+        assert not graph or driver.fails or facts["graph_fallback"]
+        assert not captured or name == "enqueue" or "planted" in facts["graph_fallback"]
+        assert facts["graph_captured"] is (facts["graph_fallback"] is None and graph)
         checked_outputs(step)
         step.close()
     assert driver.left() == {} and driver.pushed == 0 and _cuda._open == []
@@ -447,56 +311,6 @@ def test_half_buffers_are_filled_outside_the_trial(planted, driver):
     assert sorted(buffer.size for buffer in driver.memory.values()) == [2 * 12 * 2, 2 * 12 * 2 * 12]
     checked_outputs(step, tolerance=1e-2)
     step.close()
-
-
-def test_event_clocks_ask_the_pool_for_their_times(driver):
-    session = _cuda.Session()
-    clocks = _cuda.EventClocks(session.new_event, session.stream, False, "time_till")
-    for _ in range(9):
-        _, before, after, _ = clocks.take()
-        before.record(session.stream)
-        after.record(session.stream)
-        clocks.enqueue_ns.append(5)
-    assert {name: list(values) for name, values in clocks.read().items()} == {
-        "enqueue_ns": [5] * 9,
-        "compute_ns": [1000] * 9,
-    }
-    assert clocks.size == 16 and driver.live["event"] == 32
-    del before, after
-    clocks.release()
-    session.close()
-    assert driver.left() == {}
-
-
-# Provenance
-
-
-def test_the_gpu_is_described_before_and_after(monkeypatch):
-    library = SimpleNamespace(
-        NVML_TEMPERATURE_GPU=0,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetHandleByPciBusId=lambda address: 0,
-        nvmlDeviceGetName=lambda handle: "NVIDIA A",
-        nvmlSystemGetDriverVersion=lambda: "580.65.06",
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=1 << 34, used=1 << 20),
-        nvmlDeviceGetPersistenceMode=lambda handle: 1,
-        nvmlDeviceGetMigMode=lambda handle: [0, 0],
-        nvmlDeviceGetTemperature=lambda handle, kind: 40,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x4,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(gpu, "libcuda", MockDriver().libcuda)
-    with counters.Watcher((0,), "cuda") as watcher:
-        state = watcher.gpu_state()
-    assert state["name"] == "NVIDIA A" and state["driver"] == "580.65.06" and state["memory_used_bytes"] == 1 << 20
-    assert state["persistence_mode"] is True and state["mig_mode"] is False and state["gpu_temperature_c"] == 40
-    assert state["throttled_by"] == ["software power cap"] and state["gpu_sm_mhz"] is None
-    assert set(gpu.READINGS) <= set(state) and json.dumps(state)
-    with counters.Watcher((0,), "cpu") as watcher:
-        assert watcher.gpu_state() is None
 
 
 # Without a GPU, with TensorRT for RTX: a real plan that cannot be loaded here
@@ -556,9 +370,7 @@ def prepare(name, shape=GPU_SHAPE, **options):
 
 
 def real_outputs(step, shape=GPU_SHAPE, seed=7):
-    step.load_inputs({INPUT: make_inputs(shape, seed)[0]})
-    step.step()
-    return step.outputs()[OUTPUT]
+    return prepared_steps.outputs_of(step, make_inputs(shape, seed)[0])
 
 
 @pytest.mark.gpu
@@ -567,8 +379,7 @@ def real_outputs(step, shape=GPU_SHAPE, seed=7):
 def test_gpu_outputs_agree_with_the_reference(ready, precision, graph):
     step = prepare(ready, precision=precision, graph=graph)
     outputs = real_outputs(step)
-    reference = reference_outputs(build_module(GPU_SHAPE, make_weights(GPU_SHAPE, 0)), make_inputs(GPU_SHAPE, 7)[0])
-    assert np.linalg.norm(outputs - reference) / np.linalg.norm(reference) < BOUNDS[precision]
+    assert prepared_steps.error(outputs, GPU_SHAPE, make_inputs(GPU_SHAPE, 7)[0]) < BOUNDS[precision]
     facts = step.facts()
     assert facts["graph_captured"] is graph or facts["graph_fallback"], facts
     assert facts["tf32"] is (precision == "tf32") and facts["activation_bytes"] >= 0
@@ -595,20 +406,7 @@ def test_gpu_outputs_with_and_without_graph_are_equal(ready):
 @pytest.mark.parametrize("graph", (False, True))
 def test_gpu_event_times_lie_within_the_host_time(ready, graph):
     step = prepare(ready, graph=graph, device_clocks="all")
-    step.load_inputs({INPUT: make_inputs(GPU_SHAPE, 3)[0]})
-    host = np.empty(3000, np.int64)
-    for trial in range(len(host)):  # more trials than the pool holds at first
-        began = time.perf_counter_ns()
-        step.step()
-        host[trial] = time.perf_counter_ns() - began
-    times = step.device_times()
-    assert {len(column) for column in times.values()} == {len(host)}
-    device = times["h2d_ns"] + times["compute_ns"] + times["d2h_ns"]
-    assert (times["compute_ns"] > 0).all() and (times["h2d_ns"] >= 0).all() and (times["d2h_ns"] >= 0).all()
-    assert (times["enqueue_ns"] <= host).all()
-    assert np.mean(device <= host + 2_000) > 0.999  # events tick in half microseconds
-    assert all(len(column) == 0 for column in step.device_times().values())
-    step.close()
+    prepared_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
 
 
 @pytest.mark.gpu
@@ -649,32 +447,20 @@ def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session,
 
 
 @pytest.mark.gpu
-def test_gpu_the_context_is_pytorchs(session, torch_on_gpu):
-    torch = torch_on_gpu
-    before = torch.arange(1000, device="cuda") * 2
-    torch.cuda.synchronize()
-    current = ctypes.c_void_p()
-    assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(current)) == 0
-    assert current.value == _cuda._primary().handle
-    inner = _cuda.Session()
-    inner.device(1 << 20)
-    inner.close()
-    session.close()
-    after = before + torch.ones_like(before)  # after every session is closed
-    assert int(after.sum()) == 2 * sum(range(1000)) + 1000
-
-
-@pytest.mark.gpu
-def test_gpu_runtimes_and_pytorch_take_turns(ready, torch_on_gpu):
+def test_gpu_the_context_is_pytorchs(ready, session, torch_on_gpu):
     torch = torch_on_gpu
     weights = torch.randn(64, 64, device="cuda")
     product = (weights @ weights).cpu()
+    current = ctypes.c_void_p()
+    assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(current)) == 0
+    assert current.value == _cuda._primary().handle
     step = prepare(ready, SMALL, graph=True)
     first = real_outputs(step, SMALL)
     assert torch.equal((weights @ weights).cpu(), product)
     np.testing.assert_array_equal(real_outputs(step, SMALL), first)
     step.close()
-    assert torch.equal((weights @ weights).cpu(), product)
+    session.close()
+    assert torch.equal((weights @ weights).cpu(), product)  # after every session is closed
 
 
 @pytest.mark.gpu
@@ -684,20 +470,17 @@ def test_gpu_buffers_streams_and_events(session):
     assert session.stream.handle and address % 256 == 0 and _cuda.scheduling() != "unknown"
     copy_in, _ = session.copies(address, sent)
     _, copy_out = session.copies(address, back)
-    first, middle, last = (session.new_event() for _ in range(3))
-    for seed in range(3):
-        sent[:] = np.random.default_rng(seed).random(sent.shape, np.float32)
+    first, last = session.new_event(), session.new_event()
+    for number in range(3):
+        sent[:] = np.arange(sent.size).reshape(sent.shape) + number
         began = time.perf_counter_ns()
         first.record(session.stream)
         copy_in()
-        middle.record(session.stream)
         copy_out()
         last.record(session.stream)
         session.stream.synchronize()
-        host_ms = (time.perf_counter_ns() - began) / 1e6
+        assert 0 < first.time_till(last) <= (time.perf_counter_ns() - began) / 1e6 + 0.002
         np.testing.assert_array_equal(sent, back)
-        parts = first.time_till(middle) + middle.time_till(last)
-        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(first.time_till(last), abs=0.01)
     with pytest.raises(MemoryExhausted, match="out of memory"):
         session.device(session.memory_bytes()[1] * 2)
 

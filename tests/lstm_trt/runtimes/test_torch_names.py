@@ -25,32 +25,39 @@ FILES = sorted(
 
 
 def used(source: str) -> Iterator[str]:
-    """Dotted names of torch in a file, of imports and of attributes."""
+    """Dotted names of torch in a file, of imports and of attributes, also by way of a variable."""
     tree, bound = ast.parse(source), {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for name in node.names:
-                if name.name.split(".")[0] == "torch":
-                    bound[name.asname or "torch"] = name.name if name.asname else "torch"
-                    yield name.name
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-            for name in node.names:
-                bound[name.asname or name.name] = f"{node.module}.{name.name}"
-                yield f"{node.module}.{name.name}"
-
-    def dotted(node: ast.expr) -> str | None:
-        if isinstance(node, ast.Attribute):
-            return (before := dotted(node.value)) and f"{before}.{node.attr}"
-        return bound.get(node.id) if isinstance(node, ast.Name) else None
-
+            bound |= {
+                each.asname or "torch": each.name if each.asname else "torch"
+                for each in node.names
+                if is_torch(each.name)
+            }
+            yield from (each.name for each in node.names if is_torch(each.name))
+        elif isinstance(node, ast.ImportFrom) and is_torch(node.module or ""):
+            bound |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value and is_torch(ast.unparse(node.value)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound |= {ast.unparse(target): ast.unparse(node.value) for target in targets}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (name := dotted(node)):
-            yield name
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node).partition(".")
+            if first in bound and rest.replace(".", "").isidentifier():
+                yield f"{bound[first]}.{rest}"
+
+
+def is_torch(name: str) -> bool:
+    """Whether a text is a dotted name of PyTorch."""
+    return name.replace(".", "").isidentifier() and name.split(".")[0] == "torch"
 
 
 def test_names_are_found_in_imports_and_attributes():
     source = "import torch\nfrom torch import nn as layers\ntorch.cuda.Stream()\nlayers.LSTM\nother.torch.x\n"
-    assert set(used(source)) == {"torch", "torch.nn", "torch.cuda", "torch.cuda.Stream", "torch.nn.LSTM"}
+    source += "known = torch.backends\nknown.cudnn\n"
+    expected = {"torch", "torch.nn", "torch.cuda", "torch.cuda.Stream", "torch.nn.LSTM"}
+    assert set(used(source)) == expected | {"torch.backends", "torch.backends.cudnn"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

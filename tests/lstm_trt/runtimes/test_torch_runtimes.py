@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
-import os
-import subprocess
-import sys
-import time
-from dataclasses import replace
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,13 +14,13 @@ from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import build_module, make_inputs, make_weights
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Request
-from lstm_trt.runtimes.cuda import _cuda
-from tests.conftest import ROOT, computes_bf16
-from tests.support.packages import PACKAGES
+from tests.conftest import computes_bf16
+from tests.support import prepared_steps
+from tests.support.prepared_steps import prepare, request_of
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -35,53 +31,19 @@ ALL_KINDS = [
 SOME_KINDS = [LstmShape(1, 16, 12), LstmShape(2, 16, 12, 3, 5, 2), LstmShape(3, 16, 70, 1, 5, 1)]
 
 
-def request_of(shape, **options):
-    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, make_weights(shape, 0))
-
-
-def prepare(name, shape, **options):
-    return runtimes.load_runtime(name).prepare(request_of(shape, **options))
-
-
-def relative_error(outputs, shape, inputs):
-    reference = reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
-    assert outputs.shape == reference.shape and outputs.dtype == np.float32
-    return np.linalg.norm(outputs - reference) / np.linalg.norm(reference)
-
-
 def error_on_fresh_inputs(step, shape, seed=7):
     """The error for inputs that are new to the step, which detects frozen outputs."""
     inputs, _, _ = make_inputs(shape, seed)
-    step.load_inputs({INPUT: inputs})
-    step.step()
-    outputs = step.outputs()[OUTPUT]
-    return relative_error(outputs, shape, inputs)
-
-
-def in_a_fresh_process(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=900
-    )
+    return prepared_steps.error(prepared_steps.outputs_of(step, inputs), shape, inputs)
 
 
 # The contract
 
 
-def test_importing_a_runtime_imports_no_torch():
-    code = (
-        "import sys; from lstm_trt import runtimes\n"
-        f"for name in {NAMES}:\n"
-        "    runtimes.load_runtime(name).availability('cpu')\n"
-        "print('torch' in sys.modules)"
-    )
-    assert in_a_fresh_process(code).stdout.strip() == "False"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_availability_names_what_is_missing(name, monkeypatch):
     module = runtimes.load_runtime(name)
-    assert name == module.NAME and module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
-    assert set(module.PRECISIONS) == set(module.DEVICES)
+    assert module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
     for device in ("cpu", "cuda"):
         state = module.availability(device)
         assert state.version and "\n" not in state.reason + state.remedy
@@ -127,7 +89,7 @@ def test_a_closed_step_raises(name):
 def test_outputs_agree_with_the_reference(name, shape):
     step = prepare(name, shape)
     first = step.outputs()[OUTPUT]
-    assert relative_error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
+    assert prepared_steps.error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
     assert error_on_fresh_inputs(step, shape) < 1e-6
     assert not np.array_equal(first, step.outputs()[OUTPUT])
     step.outputs()[OUTPUT][:] = 0  # a copy
@@ -220,14 +182,6 @@ def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
             prepare("torch-compile", shape)
 
 
-def test_torch_compile_needs_a_compiler(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    state = runtimes.load_runtime("torch-compile").availability("cpu")
-    assert not state.ready and "no-such-compiler" in state.reason and "apt install g++" in state.remedy
-    with pytest.raises(RuntimeUnavailable, match="apt install"):
-        prepare("torch-compile", SMALL)
-
-
 # GPU paths without a GPU
 
 
@@ -264,48 +218,38 @@ class FakeEvent:
         return later.at_ms - self.at_ms
 
 
-def test_event_clocks_give_one_row_per_trial_and_grow(monkeypatch):
-    monkeypatch.setattr(_cuda, "POOL_TRIALS", 2)
-    clocks = _cuda.EventClocks(FakeEvent, None, every=True)
-    for rows in (5, 1, 0):
-        for _ in range(rows):
-            for event in clocks.take():
-                event.record(None)
-            clocks.enqueue_ns.append(7)
-        columns = clocks.read()
-        assert sorted(columns) == ["compute_ns", "d2h_ns", "enqueue_ns", "h2d_ns"]
-        for name, column in columns.items():
-            assert column.dtype == np.int64 and column.tolist() == [7 if name == "enqueue_ns" else 1000] * rows
-    assert clocks.size == 8
-    inner = _cuda.EventClocks(FakeEvent, None, every=False)
-    assert inner.take()[0] is None and inner.take()[3] is None
-
-
 @pytest.fixture
 def pretended_gpu(monkeypatch):
     """Runs the CUDA steps with host tensors, which finds only programming errors."""
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     calls = []
     stream = SimpleNamespace(synchronize=lambda: calls.append("wait"))
     empty, tensor_to = torch.empty, torch.Tensor.to
 
-    class Graph:
+    class Graph(TorchDispatchMode):
+        """Keeps what is called in a capture, and calls it again with the same tensors."""
+
+        def __torch_dispatch__(self, function, types, arguments=(), named=None):
+            made = function(*arguments, **(named or {}))
+            self.work.append((partial(function, *arguments, **(named or {})), made))
+            return made
+
         def replay(self):
             calls.append("replay")
+            for again, made in self.work:
+                for place, value in zip(tree_leaves(made), tree_leaves(again()), strict=True):
+                    if place is not None:
+                        place.copy_(value)
 
         def reset(self):
             calls.append("reset")
 
-    class Capture:
-        def __init__(self, graph, stream):
-            calls.append("capture")
-
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *args):
-            pass
+    def capture(graph, stream):
+        graph.work = []
+        return graph
 
     def unpinned(*sizes, pin_memory=False, **kwargs):
         return empty(*sizes, **kwargs)
@@ -320,7 +264,7 @@ def pretended_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     return calls
 
@@ -328,20 +272,18 @@ def pretended_gpu(monkeypatch):
 @pytest.mark.parametrize("device_clocks", ("off", "compute", "all"))
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
-    request = request_of(SMALL, device="cuda", device_clocks=device_clocks)
+    request = request_of(name, SMALL, device="cuda", device_clocks=device_clocks)
     module = build_module(SMALL, request.weights)
     step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
     pretended_gpu.clear()
-    if name == "pytorch":
-        assert error_on_fresh_inputs(step, SMALL) < 1e-6
-        assert pretended_gpu == ["wait"]
-    else:
-        step.step()
-        assert pretended_gpu == ["replay", "wait"]
+    assert error_on_fresh_inputs(step, SMALL) < 1e-6
+    assert pretended_gpu == ["replay"] * (name == "pytorch-cudagraph") + ["wait"]
     columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
     times = step.device_times()
     assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
-    assert all(len(column) == 1 for column in times.values())
+    assert all(len(column) == 1 and column.dtype == np.int64 for column in times.values())
+    assert all(times[column] == 1000 for column in columns)  # one tick of the mock clock
+    assert all(len(column) == 0 for column in step.device_times().values())
     assert step.facts()["device_clocks"] == device_clocks and step.facts()["host_memory"] == "pinned"
     step.close()
     step.close()
@@ -351,48 +293,22 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
     """Outside a graph the state is passed on; in a graph it is copied back into the buffers that the network reads."""
-    import torch
-
     shape = LstmShape(2, 16, 5, 3)
-    request = replace(request_of(shape, device="cuda"), mode="stream")
-    module = build_module(shape, request.weights, "stream")
-    inputs = make_inputs(shape, 7, calls=2)[0]
-    expected = reference_outputs(build_module(shape, request.weights), inputs)
-    if name == "pytorch":
-        step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
-        for _ in range(2):
-            step.reset()
-            for one_call, outputs in zip(np.split(inputs, 2), np.split(expected, 2), strict=True):
-                step.load_inputs({INPUT: one_call})
-                step.step()
-                np.testing.assert_allclose(step.outputs()[OUTPUT], outputs, rtol=0, atol=1e-6)
-        step.close()
-        return
-    first, second = (torch.from_numpy(one_call.copy()) for one_call in np.split(inputs, 2))
-    state = [torch.zeros(2, 3, 16) for _ in range(2)]
-    bound = runtimes.load_runtime(name).bind(module, first, *state)  # the mock capture computes once
-    _, *carried = module(first, torch.zeros(2, 3, 16), torch.zeros(2, 3, 16))
-    np.testing.assert_allclose(*(torch.stack(tensors).numpy() for tensors in (state, carried)), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(module(second, *state)[0].numpy(), expected[5:], rtol=0, atol=1e-6)
-    bound.reset()
-    assert not any(tensor.any() for tensor in state)
+    request = request_of(name, shape, "stream", device="cuda")
+    step = _torch.CudaStep(request, build_module(shape, request.weights, "stream"), runtimes.load_runtime(name).bind)
+    assert prepared_steps.stream_error(step, shape, 2) < 1e-6
 
 
 def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):
     import torch
 
-    class Refusing:
-        def __init__(self, graph, stream):
-            pass
+    @contextmanager
+    def refusing(graph, stream):
+        raise RuntimeError("operation not permitted when stream is capturing\nat somewhere")
+        yield
 
-        def __enter__(self):
-            raise RuntimeError("operation not permitted when stream is capturing\nat somewhere")
-
-        def __exit__(self, *args):
-            pass
-
-    monkeypatch.setattr(torch.cuda, "graph", Refusing)
-    request = request_of(SMALL, device="cuda")
+    monkeypatch.setattr(torch.cuda, "graph", refusing)
+    request = request_of("pytorch", SMALL, device="cuda")
     with pytest.raises(BuildFailed, match="operation not permitted"):
         _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load_runtime("pytorch-cudagraph").bind)
 
@@ -405,81 +321,6 @@ def test_the_facts_name_whose_lstm_ran():
     assert _torch.lstm_kernel({"aten._cudnn_rnn": 1, "aten.copy_": 2}) == "cuDNN"
     assert _torch.lstm_kernel({"aten.mm": 32, "aten.sigmoid": 48}) == "operators"
     step.close()
-
-
-@pytest.mark.parametrize("kind", ("float32", "float16", "bfloat16"))
-def test_the_operators_that_are_chosen_on_cuda_by_tensors_without_data(kind):
-    """A build for the CPU, and one for CUDA that keeps bfloat16 from cuDNN, split an LSTM into cells and products."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    counted: dict[str, int] = {}
-    with FakeTensorMode():
-        of = {"device": "cuda", "dtype": getattr(torch, kind)}
-        weights = [
-            torch.empty(shape, **of) for shape in ((64, 12), (64, 16), (64,), (64,), (64, 16), (64, 16), (64,), (64,))
-        ]
-        inputs, state = torch.empty(8, 1, 12, **of), torch.empty(2, 1, 16, **of)
-        lstm = torch.ops.aten.lstm.input
-        try:
-            counted = _torch.operators(lambda: lstm(inputs, [state, state], weights, True, 2, 0.0, False, False, False))
-        except RuntimeError as error:  # cuDNN was chosen, which asks the driver
-            assert torch.version.cuda and "CUDA" in str(error)
-            assert kind != "bfloat16" or torch.__version__ >= "2.12"
-    if counted and _torch.lstm_kernel(counted) != "cuDNN":
-        assert _torch.lstm_kernel(counted) == "operators"
-        assert (counted["aten._thnn_fused_lstm_cell"], counted["aten.mm"]) == (16, 32)  # 2 layers, 8 steps
-        assert torch.version.cuda is None or kind == "bfloat16"
-
-
-#: What the packages use of PyTorch, without `torch.`; all of it is in 2.11, the oldest version on a lent machine so far
-#: (looked up there; a name that is new here must be looked up too).
-IN_TORCH_2_11 = """
-Tensor __config__.parallel_info __version__ _dynamo.config.allow_rnn _dynamo.reset _dynamo.utils.counters
-_inductor.config.compile_threads _inductor.metrics _inductor.utils.fresh_cache backends.cpu.get_cpu_capability
-backends.cuda.matmul.allow_tf32 backends.cuda.matmul.fp32_precision backends.cudnn.CUDNN_TENSOR_DTYPES.add
-backends.cudnn.allow_tf32 backends.cudnn.conv backends.cudnn.rnn.fp32_precision backends.cudnn.version
-backends.mkldnn.enabled backends.mkldnn.flags backends.mkldnn.is_available backends.mkldnn.matmul.fp32_precision
-backends.mkldnn.rnn.fp32_precision bfloat16 cat cuda.CUDAGraph cuda.Event cuda.Stream cuda.current_stream
-cuda.empty_cache cuda.get_device_capability cuda.get_device_name cuda.graph cuda.init cuda.set_stream
-cuda.synchronize empty float16 float32 from_numpy full get_num_interop_threads
-get_num_threads inference_mode int64 jit.ScriptModule jit.freeze jit.script mm nn.LSTM nn.Linear nn.Module nn.functional
-nn.utils.rnn.PackedSequence nn.utils.rnn.pack_padded_sequence nn.utils.rnn.pad_packed_sequence no_grad
-onnx.export optim.Adam optim.SGD randn_like set_num_interop_threads set_num_threads sigmoid stack tanh
-utils._python_dispatch.TorchDispatchMode utils._pytree version.cuda zeros zeros_like
-"""
-
-
-def test_nothing_is_used_that_pytorch_2_11_lacks():
-    used = {name.removeprefix("torch.") for name in torch_names()}
-    leaves = {name for name in used if not any(other.startswith(f"{name}.") for other in used)}
-    assert leaves == set(IN_TORCH_2_11.split())
-
-
-def torch_names() -> set[str]:
-    """The names of PyTorch that the packages use, also by way of a variable for one of its modules."""
-    found = set()
-    for file in (path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
-        tree, named = ast.parse(file.read_text()), {"torch": "torch"}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-            if isinstance(node, ast.Assign | ast.AnnAssign) and dotted(node.value)[:1] == ["torch"]:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                named |= {target.id: ".".join(dotted(node.value)) for target in targets if isinstance(target, ast.Name)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and (names := dotted(node)) and names[0] in named:
-                found.add(".".join([named[names[0]], *names[1:]]))
-    return found
-
-
-def dotted(node: ast.AST | None) -> list[str]:
-    """The names of `a.b.c`; none for other expressions."""
-    names = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return [node.id, *reversed(names)] if isinstance(node, ast.Name) and names else []
 
 
 # A GPU
@@ -509,47 +350,12 @@ def test_gpu_outputs_agree_with_the_reference(name, precision):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("torch_on_gpu")
-def test_gpu_fp32_is_not_tf32():
-    errors = {}
-    for precision in ("tf32", "fp32"):
-        step = prepare("pytorch", GPU_SHAPE, device="cuda", precision=precision)
-        errors[precision] = error_on_fresh_inputs(step, GPU_SHAPE)
-        step.close()
-    assert errors["fp32"] < 1e-5 and errors["fp32"] < errors["tf32"]
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("torch_on_gpu")
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
 def test_gpu_streams_carry_their_state(name, precision):
     shape = LstmShape(2, 64, 7, 3)
-    request = replace(request_of(shape, device="cuda", precision=precision), mode="stream")
-    step, inputs = runtimes.load_runtime(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
-    for _ in range(2):  # the second time after a reset
-        step.reset()
-        outputs = []
-        for one_call in np.split(inputs, 20):
-            step.load_inputs({INPUT: one_call})
-            step.step()
-            outputs.append(step.outputs()[OUTPUT])
-        assert relative_error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
-    step.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("torch_on_gpu")
-def test_gpu_graph_and_eager_agree():
-    found = []
-    inputs, _, _ = make_inputs(GPU_SHAPE, 11)
-    for name in ("pytorch", "pytorch-cudagraph"):
-        step = prepare(name, GPU_SHAPE, device="cuda")
-        step.load_inputs({INPUT: inputs})
-        for _ in range(3):
-            step.step()
-        found.append(step.outputs()[OUTPUT])
-        step.close()
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
+    step = prepare(name, shape, "stream", device="cuda", precision=precision)
+    assert prepared_steps.stream_error(step, shape, 20) < BOUNDS[precision]
 
 
 @pytest.mark.gpu
@@ -557,20 +363,7 @@ def test_gpu_graph_and_eager_agree():
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_gpu_event_times_lie_within_the_host_time(name):
     step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
-    step.load_inputs({INPUT: make_inputs(GPU_SHAPE, 3)[0]})
-    host = np.empty(3000, np.int64)
-    for trial in range(len(host)):  # more trials than the pool holds at first
-        began = time.perf_counter_ns()
-        step.step()
-        host[trial] = time.perf_counter_ns() - began
-    times = step.device_times()
-    assert {len(column) for column in times.values()} == {len(host)}
-    device = times["h2d_ns"] + times["compute_ns"] + times["d2h_ns"]
-    assert (times["compute_ns"] > 0).all() and (times["h2d_ns"] >= 0).all() and (times["d2h_ns"] >= 0).all()
-    assert (times["enqueue_ns"] <= host).all()
-    assert np.mean(device <= host + 2_000) > 0.999  # events tick in half microseconds
-    assert all(len(column) == 0 for column in step.device_times().values())
-    step.close()
+    prepared_steps.check_event_times(step, make_inputs(GPU_SHAPE, 3)[0])
 
 
 @pytest.mark.gpu

@@ -59,19 +59,16 @@ def test_what_others_can_write_is_made_anew(entry, place, writable):
     assert modes(entry) == [0o600, 0o700, 0o700]
 
 
-def test_a_file_of_another_user_is_made_anew(entry, monkeypatch):
-    given_to_another_user(monkeypatch, entry)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_of_another_user_or_a_link_to_one_is_made_anew(entry, monkeypatch, tmp_path, linked):
+    file = entry.rename(tmp_path / "elsewhere") if linked else entry
+    if linked:
+        entry.symlink_to(file)
+    given_to_another_user(monkeypatch, file)
     assert cache.stored("c", "key", ".so") is None
     if os.geteuid() == 0:
         again = cache.fetch("c", "key", ".so", lambda: OWN)
         assert not again.cached and entry.read_bytes() == OWN and entry.stat().st_uid == 0
-
-
-def test_a_link_to_a_file_of_another_user_is_made_anew(entry, monkeypatch, tmp_path):
-    entry.rename(tmp_path / "elsewhere")
-    entry.symlink_to(tmp_path / "elsewhere")
-    given_to_another_user(monkeypatch, tmp_path / "elsewhere")
-    assert cache.stored("c", "key", ".so") is None
 
 
 def test_a_cache_of_another_user_is_refused(entry, monkeypatch):

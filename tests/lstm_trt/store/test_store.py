@@ -54,61 +54,77 @@ def same(first: schema.Recording, second: schema.Recording) -> bool:
 def test_a_recording_comes_back_as_it_was(tmp_path):
     recording = planted()
     path = store_files.write(recording, tmp_path)
-    assert path.name == f"{recording.configuration.id}-r0.parquet"
     assert same(store_files.read(path), recording)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name] == [f"{recording.configuration.id}-r0.parquet"]
     # Readable by anyone with a Parquet reader; what was not measured is null.
     frame = pq.read_table(path).to_pandas()
     assert list(frame) == [*schema.COLUMNS, *schema.CONTROL_COLUMNS]
     assert frame["compute_ns"].isna().all() and frame["warmup"].dtype == bool
-    described = json.loads(pq.read_schema(path).metadata[b"lstm_trt"])
-    assert described["schema_version"] == 1 and described["config_id"] == recording.configuration.id
+    description = json.loads(pq.read_schema(path).metadata[b"lstm_trt"])
+    assert {"schema_version": 1, "config_id": recording.configuration.id}.items() <= description.items()
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    "change",
     [
-        ({"trial": np.arange(1, 21)}, "missing or out of order"),
-        ({"latency_ns": np.full(20, -1)}, "negative"),
-        ({"warmup": np.zeros(19, bool)}, "19 rows"),
-        ({"colour": np.zeros(20)}, "unknown column"),
+        {"trial": np.arange(1, 21)},
+        {"latency_ns": np.full(20, -1)},
+        {"warmup": np.zeros(19, bool)},
+        {"colour": np.zeros(20)},
+        *({"blocks": rows} for rows in [(19,), (-1, 21), (20, 20)]),
     ],
 )
-def test_an_invalid_recording_is_not_written(tmp_path, change, expected):
-    with pytest.raises(StoreError, match=expected):
-        store_files.write(planted(**change), tmp_path)
+def test_an_invalid_recording_is_not_written(tmp_path, change):
+    rows = change.pop("blocks", ())
+    recording = planted(**change)
+    if rows:
+        recording.provenance["blocks"] = [{"first_row": 0, "rows": each} for each in rows]
+    with pytest.raises(StoreError):
+        store_files.write(recording, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def damaged_files(folder):
-    whole = store_files.write(planted(), folder).read_bytes()
-    pq.write_table(pa.table({"a": [1]}), folder / "foreign.parquet")
-    (folder / "short.parquet").write_bytes(whole[:-100])
-    (folder / "text.parquet").write_text("latency\n1\n2\n")
-    (folder / "empty.parquet").write_bytes(b"")
-    middle = bytearray(whole)
-    middle[4:60] = bytes(56)
-    (folder / "middle.parquet").write_bytes(middle)
-    table = pq.read_table(pa.BufferReader(whole))
-    described = json.loads(table.schema.metadata[b"lstm_trt"])
-    newer = {**described, "schema_version": schema.SCHEMA_VERSION + 1}
-    for name, value in (("newer", newer), ("bare", {"schema_version": 1})):
-        pq.write_table(
-            table.replace_schema_metadata({b"lstm_trt": json.dumps(value).encode()}), folder / f"{name}.parquet"
-        )
-    return sorted(path for path in folder.glob("*.parquet") if len(path.stem) < 20)
+def described(table: pa.Table, **changes) -> pa.Table:
+    """A table of trials with other values in its description."""
+    description = json.loads(table.schema.metadata[b"lstm_trt"]) | changes
+    return table.replace_schema_metadata({b"lstm_trt": json.dumps(description).encode()})
+
+
+def damaged_files(folder: Path) -> dict[str, Path]:
+    path = store_files.write(planted(), folder)
+    whole, table = path.read_bytes(), pq.read_table(path)
+    contents = {
+        "short": whole[:-100],
+        "text": b"latency\n1\n2\n",
+        "empty": b"",
+        "middle": whole[:4] + bytes(56) + whole[60:],
+    }
+    tables = {
+        "foreign": pa.table({"a": [1]}),
+        "newer": described(table, schema_version=schema.SCHEMA_VERSION + 1),
+        "bare": table.replace_schema_metadata({b"lstm_trt": b'{"schema_version": 1}'}),
+    }
+    files = {name: folder / f"{name}.parquet" for name in (*contents, *tables)}
+    for name, content in contents.items():
+        files[name].write_bytes(content)
+    for name, damaged in tables.items():
+        pq.write_table(damaged, files[name])
+    return files
 
 
 def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
     files = damaged_files(tmp_path)
-    assert len(files) == 7
-    for path in files:
+    for path in files.values():
         with pytest.raises(LabError, match=path.name):
             store_files.read(path)
-    messages = {"foreign": "--unit", "newer": "upgrade lstm_trt", "short": "not a valid Parquet file"}
-    for name, expected in messages.items():
-        assert expected in refused("summarize", tmp_path / f"{name}.parquet")
-    assert any(str(path) in refused("summarize", files[0], files[1]) for path in files[:2])
+    for name, expected in {
+        "foreign": "--unit",
+        "newer": "upgrade lstm_trt",
+        "short": "not a valid Parquet file",
+    }.items():
+        assert expected in refused("summarize", files[name])
+    said = refused("summarize", files["bare"], files["empty"])
+    assert str(files["bare"]) in said or str(files["empty"]) in said
 
 
 @pytest.mark.parametrize("command", ["summarize", "outliers", "verdict", "compare", "scaling", "replay"])
@@ -124,41 +140,22 @@ def test_a_truncated_recording_is_a_line_and_the_rest_of_the_folder_is_read(tmp_
     assert len(lines) == 1 and path.name in lines[0] and "the rest is read; a sweep with the same --out" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "columns", "message"),
-    [
-        ({"trial": np.arange(1, 21)}, None, "missing or out of order"),
-        ({"trial": np.arange(1, 21)}, ("trial",), "missing or out of order"),
-        ({"trial": np.arange(20)[::-1]}, None, "missing or out of order"),
-        ({"latency_ns": np.full(20, -1)}, None, "negative"),
-        ({"latency_ns": np.full(20, -1)}, ("latency_ns", "warmup"), "negative"),
-        ({"start_ns": np.arange(20)[::-1]}, None, "starts before the previous one"),
-        ({"latency_ns": np.arange(20) + 0.5}, None, "not a valid Parquet file"),
-        ({"metadata round": "x"}, None, "damaged: round"),
-        ({"metadata provenance": []}, None, "damaged: provenance"),
-        ({"metadata part": "x"}, None, "is damaged"),
-    ],
-)
-def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, change, columns, message):
-    """As another program may have written it."""
-    table = pq.read_table(store_files.write(planted(), tmp_path))
-    for name, values in change.items():
-        if name.startswith("metadata "):
-            described = json.loads(table.schema.metadata[b"lstm_trt"]) | {name.split()[1]: values}
-            table = table.replace_schema_metadata({b"lstm_trt": json.dumps(described).encode()})
-            continue
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
-    path = tmp_path / "changed.parquet"
-    pq.write_table(table, path)
-    with pytest.raises(StoreError, match=message):
-        store_files.read(path, columns)
+@pytest.mark.parametrize(("name", "value"), [("round", "x"), ("provenance", []), ("part", "x")])
+def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, name, value):
+    path = store_files.write(planted(), tmp_path)
+    pq.write_table(described(pq.read_table(path), **{name: value}), path)
+    with pytest.raises(StoreError):
+        store_files.read(path)
 
 
-def raising(error):
+def unreadable(error: Exception, monkeypatch) -> None:
+    """Opening a Parquet file raises this."""
+
     def raise_error(*arguments, **options):
         raise error
 
-    return raise_error
+    for name in ("ParquetFile", "read_metadata"):
+        monkeypatch.setattr(pq, name, raise_error)
 
 
 def replaced_by(path, kind, monkeypatch):
@@ -174,8 +171,7 @@ def replaced_by(path, kind, monkeypatch):
             path.unlink()
             os.mkfifo(path)
         case _:
-            monkeypatch.setattr(pq, "ParquetFile", raising(OSError(getattr(errno, kind), "said by a library")))
-            monkeypatch.setattr(pq, "read_metadata", pq.ParquetFile)
+            unreadable(OSError(getattr(errno, kind), "said by a library"), monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to what is gone", "pipe", "EACCES", "EIO", "EMFILE", "ESTALE"])
@@ -204,13 +200,10 @@ def test_what_cannot_be_read_is_not_damaged(kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 9 failed")])
 def test_a_lack_of_memory_says_nothing_of_a_file(error, tmp_path, monkeypatch):
     path = store_files.write(planted(), tmp_path)
-    monkeypatch.setattr(pq, "ParquetFile", raising(error))
-    monkeypatch.setattr(pq, "read_metadata", pq.ParquetFile)
-    for read in (store_files.read, store_files.metadata_of):
+    unreadable(error, monkeypatch)
+    for read, place in ((store_files.read, path), (store_files.metadata_of, path), (folders.tidy, tmp_path)):
         with pytest.raises(MemoryError):
-            read(path)
-    with pytest.raises(MemoryError):
-        folders.tidy(tmp_path)
+            read(place)
     found = run_here(["summarize", str(tmp_path)])
     assert found.returncode == 1 and found.stderr.startswith("lstm-trt: not enough memory")
     assert len(found.stderr.splitlines()) == 1
@@ -233,25 +226,18 @@ def test_what_a_recording_states_has_its_type(name, value, tmp_path):
     """In a recording, in a consolidated pair and in a failure; one that is damaged does not keep others from it."""
     sound, damaged = planted(8), planted(9)
     damaged.provenance[name] = value
-    path = store_files.write(damaged, tmp_path)
     failed = schema.Failure(damaged.configuration, 1, "run", "fell over", damaged.provenance)
-    failure = store_files.write_failure(failed, tmp_path)
-    for read, place in ((store_files.read, path), (store_files.read_failure, failure)):
-        with pytest.raises(StoreError, match=f"damaged: provenance.{name}|not a valid failure file: provenance.{name}"):
-            read(place)
-    failure.unlink()
-    path.unlink()
+    for write, read, item in (
+        (store_files.write, store_files.read, damaged),
+        (store_files.write_failure, store_files.read_failure, failed),
+    ):
+        path = write(item, tmp_path)
+        with pytest.raises(StoreError, match=f"provenance.{name}"):
+            read(path)
+        path.unlink()
     consolidated.consolidate([sound, damaged], tmp_path)
     (group,) = lab.load(tmp_path)
     assert group.configuration == sound.configuration
-
-
-@pytest.mark.parametrize("rows", [(19,), (-1, 21), (20, 20)])
-def test_the_blocks_of_a_recording_have_its_trials(rows, tmp_path):
-    recording = planted()
-    recording.provenance["blocks"] = [{"first_row": 0, "rows": each} for each in rows]
-    with pytest.raises(StoreError, match="blocks have"):
-        store_files.write(recording, tmp_path)
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', "1e999", "NaN", "-Infinity"])
@@ -271,7 +257,7 @@ def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
     content = bytearray(path.read_bytes())
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="not a valid Parquet file"):
+    with pytest.raises(StoreError):
         store_files.read(path)
 
 
@@ -391,19 +377,18 @@ def test_consolidation_keeps_everything(tmp_path, group_rows):
 
 
 def test_a_consolidated_folder_and_its_sources_are_read_once(tmp_path):
-    items = [planted(8), planted(9)]
-    for item in items:
-        store_files.write(item, tmp_path)
+    for hidden in (8, 9):
+        store_files.write(planted(hidden), tmp_path)
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     store_files.write(planted(10), tmp_path)
-    assert sorted(item.configuration.workload.hidden for item in folders.read_many(tmp_path)) == [8, 9, 10]
+    assert widths(tmp_path) == [8, 9, 10]
     # And again, from the folder into itself.
     assert consolidated.consolidate(folders.read_many(tmp_path), tmp_path) == (3, 0)
-    assert sorted(item.configuration.workload.hidden for item in folders.read_many(tmp_path / "trials.parquet")) == [
-        8,
-        9,
-        10,
-    ]
+    assert widths(tmp_path / "trials.parquet") == [8, 9, 10]
+
+
+def widths(path: Path) -> list[int]:
+    return sorted(item.configuration.workload.hidden for item in folders.read_many(path))
 
 
 def consolidate_one(recording: schema.Recording, folder: Path) -> None:
@@ -441,16 +426,16 @@ def test_a_full_disk_leaves_nothing_and_nothing_open(tmp_path, write):
 
 
 def test_halves_of_two_consolidations_are_not_read_together(tmp_path):
-    consolidated.consolidate([planted(8)], tmp_path)
+    consolidate_one(planted(8), tmp_path)
     kept = (tmp_path / "configs.parquet").read_bytes()
-    consolidated.consolidate([planted(9)], tmp_path)
+    consolidate_one(planted(9), tmp_path)
     (tmp_path / "configs.parquet").write_bytes(kept)
-    with pytest.raises(StoreError, match="do not belong together"):
+    with pytest.raises(StoreError):
         list(folders.read_many(tmp_path))
 
 
 def test_a_consolidation_that_breaks_off_leaves_the_old_pair(tmp_path):
-    consolidated.consolidate([planted(8)], tmp_path)
+    consolidate_one(planted(8), tmp_path)
 
     def broken():
         yield planted(9)
@@ -458,7 +443,7 @@ def test_a_consolidation_that_breaks_off_leaves_the_old_pair(tmp_path):
 
     with pytest.raises(StoreError):
         consolidated.consolidate(broken(), tmp_path, group_rows=1)
-    assert [item.configuration.workload.hidden for item in folders.read_many(tmp_path)] == [8]
+    assert widths(tmp_path) == [8]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["configs.parquet", "trials.parquet"]
 
 
@@ -471,27 +456,22 @@ def pair(folder) -> tuple[Path, pa.Table]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    "damage",
     [
-        ({"reason": None}, "is damaged"),
-        ({"stage": None}, "is damaged"),
-        ({"configuration": "{"}, "is damaged"),
-        ({"provenance": None}, "is damaged"),
-        ({"config_id": None}, "is damaged"),
-        ({"rows": None}, "damaged: rows"),
-        ({"rows": 10**6}, "do not belong together"),
-        ({"first_row": -3, "rows": -3}, "do not belong together"),
-        ({"first_row": -1}, "do not belong together"),
-        ({"row_group": 7}, "not a valid Parquet file"),
-        ({"row_group": -7}, "not a valid Parquet file"),
-        ({"row_group": 2**40}, "not a valid Parquet file"),
+        *({name: None} for name in ("reason", "stage", "provenance", "config_id", "rows")),
+        {"configuration": "{"},
+        {"rows": 10**6},
+        {"first_row": -3, "rows": -3},
+        {"first_row": -1},
+        *({"row_group": place} for place in (7, -7, 2**40)),
     ],
+    ids=str,
 )
-def test_consolidated_rows_that_are_damaged_are_refused(damage, said, tmp_path):
+def test_consolidated_rows_that_are_damaged_are_refused(damage, tmp_path):
     path, configs = pair(tmp_path)
     rows = [row | damage for row in configs.to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows, schema=configs.schema), path)
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError):
         list(folders.read_many(tmp_path))
 
 
@@ -499,15 +479,14 @@ def test_consolidated_rows_that_are_damaged_are_refused(damage, said, tmp_path):
 def test_a_consolidated_column_that_is_damaged_is_refused(name, tmp_path):
     """The schema of a Parquet file has no checksum: a name may be another, or twice there, a type another."""
     path, configs = pair(tmp_path)
-    place = configs.schema.names.index(name)
+    place = configs.column_names.index(name)
     doubled = configs.append_column(name, configs.column(name))
-    renamed = configs.rename_columns([column + "x" * (column == name) for column in configs.schema.names])
-    lists = pa.array([[1.5]] * len(configs))
-    for table in (doubled, renamed, configs.set_column(place, name, lists)):
+    renamed = configs.rename_columns([column + "x" * (column == name) for column in configs.column_names])
+    for table in (doubled, renamed, configs.set_column(place, name, pa.array([[1.5]] * len(configs)))):
         pq.write_table(table.replace_schema_metadata(configs.schema.metadata), path)
-        for reading in (lambda: list(folders.read_many(tmp_path)), lambda: folders.finished(tmp_path)):
-            with pytest.raises(StoreError, match="not a valid Parquet file"):
-                reading()
+        for read in (widths, folders.finished):
+            with pytest.raises(StoreError):
+                read(tmp_path)
 
 
 @pytest.fixture(params=["one file", "a pair"])
@@ -520,23 +499,28 @@ def trials(request, tmp_path) -> tuple[Path, pa.Table]:
     return path, pq.read_table(path)
 
 
-@pytest.mark.parametrize("name", schema.REQUIRED)
-def test_a_column_whose_name_or_values_are_damaged_is_missing(name, trials):
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *(("trial", values) for values in (range(1, 21), range(19, -1, -1))),
+        ("start_ns", range(19, -1, -1)),
+        *(("latency_ns", values) for values in ([-1] * 20, [0.5] * 20, [[1.5]] * 20, ["a"] * 20, [b"\xff"] * 20)),
+        *((name, pa.nulls(20)) for name in schema.REQUIRED),
+        *((name, None) for name in schema.REQUIRED),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_column_that_is_damaged_or_has_another_name_is_refused_where_it_is_read(name, values, trials):
+    """As another program may have written it."""
     path, table = trials
-    renamed = table.rename_columns(["damaged" if old == name else old for old in table.column_names])
-    nulls = pa.nulls(len(table), table.schema.field(name).type)
-    for damaged in (renamed, table.set_column(table.column_names.index(name), name, nulls)):
-        pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
-        for columns in (None, schema.REQUIRED):
-            with pytest.raises(StoreError, match=f"column {name} is missing"):
-                list(folders.read_many(path.parent, columns))
-        assert list(folders.read_many(path.parent, [other for other in schema.REQUIRED if other != name]))
-
-
-@pytest.mark.parametrize("values", [[1.5], "a", b"\xff"])
-def test_a_column_of_another_type_is_refused(values, trials):
-    path, table = trials
-    place = table.column_names.index("latency_ns")
-    pq.write_table(table.set_column(place, "latency_ns", pa.array([values] * len(table))), path)
-    with pytest.raises(StoreError, match="not a valid Parquet file"):
-        list(folders.read_many(path.parent))
+    place = table.column_names.index(name)
+    if values is None:
+        damaged = table.rename_columns([*table.column_names[:place], "damaged", *table.column_names[place + 1 :]])
+    else:
+        damaged = table.set_column(place, name, pa.array(values))
+    pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
+    for columns in (None, [name], schema.REQUIRED):
+        with pytest.raises(StoreError):
+            list(folders.read_many(path.parent, columns))
+    if values is None or name == "latency_ns":
+        assert list(folders.read_many(path.parent, set(schema.REQUIRED) - {name}))

@@ -40,17 +40,14 @@ BuilderFlag = enum.Enum("BuilderFlag", {"TF32": 1, "DEBUG": 2})
 ProfilingVerbosity = enum.Enum("ProfilingVerbosity", {"LAYER_NAMES_ONLY": 0, "NONE": 1, "DETAILED": 2})
 MemoryPoolType = enum.Enum("MemoryPoolType", {"WORKSPACE": 0})
 LayerInformationFormat = enum.Enum("LayerInformationFormat", {"ONELINE": 0, "JSON": 1})
-DataType = enum.Enum("DataType", {"FLOAT": 0, "HALF": 1, "INT32": 3, "BOOL": 4, "INT64": 8})
 _LayerType = enum.Enum("LayerType", {"TRIP_LIMIT": 0, "RECURRENCE": 1, "MATRIX_MULTIPLY": 2, "CONSTANT": 3})
 _Severity = enum.Enum("Severity", {"INTERNAL_ERROR": 0, "ERROR": 1, "WARNING": 2, "INFO": 3, "VERBOSE": 4})
 
-KINDS = ("FLOAT", "INT32", "INT64", "BOOL")
-
-float32, float16 = DataType.FLOAT, DataType.HALF
+float32, float16 = np.dtype("f4"), np.dtype("f2")
 
 
 def nptype(kind):
-    return np.dtype({"FLOAT": "f4", "HALF": "f2", "INT32": "i4", "BOOL": "?", "INT64": "i8"}[kind.name]).type
+    return kind.type
 
 
 class ILogger:
@@ -224,9 +221,9 @@ class ICudaEngine:
             value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             for value in (*graph.input, *graph.output)
         }
-        names = {onnx.TensorProto.FLOAT16: "HALF", **{getattr(onnx.TensorProto, kind): kind for kind in KINDS}}
         self.kinds = {
-            value.name: DataType[names[value.type.tensor_type.elem_type]] for value in (*graph.input, *graph.output)
+            value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            for value in (*graph.input, *graph.output)
         }
         self.inputs, self.outputs = [value.name for value in graph.input], [value.name for value in graph.output]
 
@@ -278,7 +275,7 @@ class IExecutionContext:
         return True
 
     def _view(self, name):
-        shape, kind = self._engine.shapes[name], np.dtype(nptype(self._engine.kinds[name]))
+        shape, kind = self._engine.shapes[name], self._engine.kinds[name]
         memory = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(self._addresses[name])
         return np.frombuffer(memory, kind).reshape(shape)
 
