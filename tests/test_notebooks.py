@@ -71,32 +71,43 @@ MORE = {
     },
     "05_outliers": {"show": "8", "pause_ms": "1"},
     "06_deadline": {"show": "8", "show_sequence": "4", "percentile": "50"},
+    "08_explore": {"runtimes": "[onnxruntime, pytorch]", "show": "8", "show_sequence": "4", "percentile": "50"},
 }
 
 
-def pictures(path) -> int:
-    cells = nbformat.read(path, as_version=4).cells
-    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    assert all(is_picture(data) == ("image/png" in data) for data in outputs)  # for pages and for LaTeX
-    return sum(is_picture(data) for data in outputs)
+def outputs_of(notebook) -> list[dict]:
+    """What a notebook shows, by its kinds: of a stream its name and text."""
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    return [output.get("data", {output.get("name"): output.get("text")}) for output in outputs]
+
+
+def pictures(notebook) -> int:
+    """The number of figures; a page to explore is none, though its HTML has one."""
+    found = outputs_of(notebook)
+    assert all(is_picture(data) == ("image/png" in data) for data in found)  # for pages and for LaTeX
+    return sum(map(is_picture, found))
 
 
 def is_picture(data: dict) -> bool:
-    return '<img src="data:image/png;' in data.get("text/html", "")
+    return data.get("text/html", "").startswith('<img src="data:image/png;')
 
 
-def texts(path, kind: str) -> list[str]:
-    """Outputs of this kind: `text/plain` of displayed results, or `stderr`, which JupyterLab shows in red."""
-    cells = nbformat.read(path, as_version=4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    found = [output.get("data", {output.get("name"): output.get("text")}) for output in outputs]
-    return [data[kind] for data in found if kind in data and not is_picture(data)]
+def texts(notebook, kind: str) -> list[str]:
+    """Outputs of this kind: `text/plain` of displayed results, `stdout`, or `stderr`, which JupyterLab shows in red."""
+    return [data[kind] for data in outputs_of(notebook) if kind in data and not is_picture(data)]
+
+
+def stored_notebook(name: str):
+    return nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
+
+
+def code(notebook) -> list:
+    """The cells of code of a notebook."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def cells_of(name: str) -> list:
-    """The cells of code of a notebook."""
-    cells = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4).cells
-    return [cell for cell in cells if cell.cell_type == "code"]
+    return code(stored_notebook(name))
 
 
 def are_parameters(cell) -> bool:
@@ -104,8 +115,9 @@ def are_parameters(cell) -> bool:
 
 
 def test_the_overview_names_all_notebooks():
-    overview = nbformat.read(ROOT / "notebooks/00_overview.ipynb", as_version=4)
-    named = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", overview.cells[0].source)
+    """A table in its Markdown, in order; other links to notebooks may stand beside it."""
+    cells = [cell.source for cell in stored_notebook("00_overview").cells if cell.cell_type == "markdown"]
+    named = re.findall(r"^\| \[(\w+)\]\(\1\.ipynb\) \|", "\n".join(cells), re.MULTILINE)
     assert ["00_overview", *named] == NAMES
 
 
@@ -115,39 +127,58 @@ def test_stored_as_jupyterlab_writes_them(path):
     assert path.read_text(encoding="utf-8") == nbformat.writes(nbformat.read(path, as_version=4)) + "\n"
 
 
-def run_cells(name: str, parameters: dict[str, object]) -> tuple[int, str]:
-    """Run all cells of a notebook in this process; returns the number of figures and the text of all that they show.
+class Shown(io.StringIO):
+    """What a cell shows, in order, as a kernel stores it; stands for its standard output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list = []
+
+    def write(self, text: str) -> int:
+        if not self.outputs or self.outputs[-1].output_type != "stream":
+            self.outputs.append(nbformat.v4.new_output("stream", name="stdout"))
+        self.outputs[-1].text += text
+        return len(text)
+
+    def display(self, value: object) -> None:
+        data, _ = DisplayFormatter().format(value)
+        self.outputs.append(nbformat.v4.new_output("display_data", data=data))
+
+
+def run_cells(name: str, parameters: dict[str, object]):
+    """Run all cells of a notebook in this process; returns it with their outputs.
 
     As in a kernel, a cell shows its last expression. Fails if anything is written to standard error, or warned of as
     Python warns there.
     """
-    shown: list[object] = []
-    names: dict[str, object] = {"display": shown.append}
-    printed, errors = io.StringIO(), io.StringIO()
+    notebook = stored_notebook(name)
+    names: dict[str, object] = {}
+    errors = io.StringIO()
     width = "display.max_colwidth", pd.get_option("display.max_colwidth")  # which some set
-    with (
-        chdir(ROOT / "notebooks"),
-        redirect_stdout(printed),
-        redirect_stderr(errors),
-        pd.option_context(*width),
-        warned() as warnings_seen,
-    ):
-        for cell in cells_of(name):
-            *lines, last = ast.parse(cell.source).body
-            exec(compile(ast.Module(lines, []), name, "exec"), names)
-            if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), name, "eval"), names)
-                shown += [] if value is None else [value]
-            else:
-                exec(compile(ast.Module([last], []), name, "exec"), names)
+    with chdir(ROOT / "notebooks"), redirect_stderr(errors), pd.option_context(*width), warned() as warnings_seen:
+        for cell in code(notebook):
+            now = Shown()
+            names["display"] = now.display
+            with redirect_stdout(now):
+                run_cell(cell.source, names, name)
+            cell.outputs = now.outputs
             if are_parameters(cell):
                 names |= parameters
-        outputs = [DisplayFormatter().format(value)[0] for value in shown]
     progress = re.compile(r"\d+/\d+  ")  # as outside notebooks
     assert [line for line in errors.getvalue().splitlines() if not progress.match(line)] == [], name
     assert [str(each.message) for each in warnings_seen] == [], name
-    texts_shown = [data["text/plain"] for data in outputs if not is_picture(data)]
-    return sum(map(is_picture, outputs)), "\n".join([printed.getvalue(), *texts_shown])
+    return notebook
+
+
+def run_cell(source: str, names: dict, name: str) -> None:
+    *lines, last = ast.parse(source).body
+    if not isinstance(last, ast.Expr):
+        exec(compile(source, name, "exec"), names)
+        return
+    exec(compile(ast.Module(lines, []), name, "exec"), names)
+    value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+    if value is not None:
+        names["display"](value)
 
 
 @contextmanager
@@ -163,18 +194,50 @@ def warned():
 @pytest.mark.parametrize(
     "name", [name if name in UNCHANGED else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
 )
-def test_unchanged_on_the_recordings_that_ship(name):
-    figures, _ = run_cells(name, {})
-    assert figures >= 3
+def test_unchanged_on_the_recordings_that_ship(name, tmp_path):
+    notebook = run_cells(name, {})
+    assert pictures(notebook) >= 3
+    begins_with_its_answer(notebook, tmp_path)
 
 
-def run_in_a_kernel(lab, folder: Path, name: str, *options: object, least: int) -> Path:
+@pytest.mark.heavy
+def test_what_a_reader_should_not_meet_is_found(tmp_path):
+    def cell(name: str, *pages: str):
+        outputs = [nbformat.v4.new_output("display_data", data={"text/html": page}) for page in pages]
+        return nbformat.v4.new_code_cell("", id=name, outputs=outputs)
+
+    notebook = nbformat.v4.new_notebook()
+    row = "<tr><td colspan=2>2 names</td>" + 6 * "<td>1</td>"
+    image = "<img alt='' width=9 height=9>"
+    notebook.cells = [
+        cell("good", f"<table>{row}</table>", image, "<p hidden>warning: hidden</p>"),
+        cell("bad", f"<table>{row}<td>9</td></table>", "<p style='width: 2000px'>wide</p>", "<p>warning: x</p>"),
+        cell("answer", f"<p style='height: 1500px'>1 of 2</p>{image}", image),
+    ]
+    from tests.support import screens
+
+    assert screens.faults(screens.look(notebook, tmp_path)) == [
+        "the first cells with an output are good, bad, answer: answer is not the first",
+    ]
+
+
+def begins_with_its_answer(notebook, folder: Path) -> None:
+    """As a reader sees it in a browser: skips, at the end of its test, where there is none."""
+    from tests.support import screens  # skips without selenium
+
+    faults = screens.faults(screens.look(notebook, folder))
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+def run_in_a_kernel(lab, folder: Path, name: str, *options: object, least: int):
     """Run a notebook as users do; it shows at least so many figures and writes nothing to standard error."""
     result = lab("rerun", ROOT / f"notebooks/{name}.ipynb", *options, "--out", folder)
     assert result.returncode == 0, (name, result.stderr)
     (output,) = folder.glob("*.ipynb")
-    assert pictures(output) >= least and texts(output, "stderr") == []
-    return output
+    notebook = nbformat.read(output, as_version=4)
+    assert pictures(notebook) >= least and texts(notebook, "stderr") == []
+    return notebook
 
 
 def as_options(parameters: dict[str, str]) -> list[str]:
@@ -182,10 +245,10 @@ def as_options(parameters: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.heavy
-@sampled(12)
+@sampled(13)
 @pytest.mark.parametrize("name", NAMES)
 def test_unchanged_in_a_kernel(name, lab, tmp_path):
-    run_in_a_kernel(lab, tmp_path, name, least=3)
+    begins_with_its_answer(run_in_a_kernel(lab, tmp_path, name, least=3), tmp_path)
 
 
 @pytest.fixture
@@ -225,7 +288,8 @@ def test_a_table_as_data(name, table, capsys, monkeypatch):
 @sampled(2)
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
-    run_in_a_kernel(lab, tmp_path / "runs", name, "-p", "data", table, *as_options(OF_TABLES), least=1)
+    of_table = ("-p", "data", table, *as_options(OF_TABLES))
+    begins_with_its_answer(run_in_a_kernel(lab, tmp_path / "runs", name, *of_table, least=1), tmp_path)
 
 
 #: Network -> its sizes, and whether it has a stream.
@@ -265,8 +329,7 @@ def given(parameters: dict[str, str]) -> dict[str, object]:
 def run_small(names: list[str], folder: Path) -> None:
     """Run the cells of notebooks, which share one folder of recordings."""
     for name in names:
-        figures, _ = run_cells(name, given(few(name)) | {"out": str(folder)})
-        assert figures >= 2, name
+        assert pictures(run_cells(name, given(few(name)) | {"out": str(folder)})) >= 2, name
 
 
 # Records some 100 networks and draws some 40 pictures.
@@ -285,16 +348,18 @@ def test_the_literature_small_on_new_recordings(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-@sampled(12)
+@sampled(13)
 @pytest.mark.parametrize("name", NAMES)
 def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
     small = ("-p", "out", tmp_path / "data", *as_options(few(name)))
-    output = run_in_a_kernel(lab, tmp_path / "runs", name, *small, least=2)
-    bars = [text for text in texts(output, "text/plain") if "█" in text]
+    notebook = run_in_a_kernel(lab, tmp_path / "runs", name, *small, least=2)
+    bars = [text for text in texts(notebook, "text/plain") if "█" in text]
     assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
     # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
+    (output,) = (tmp_path / "runs").glob("*.ipynb")
     ran(sys.executable, ROOT / ".githooks/strip_staged.py", output)
     assert output.read_bytes() == (ROOT / f"notebooks/{name}.ipynb").read_bytes()
+    begins_with_its_answer(notebook, tmp_path)
 
 
 @pytest.mark.heavy
@@ -302,11 +367,12 @@ def test_small_on_new_recordings_in_a_kernel(name, lab, tmp_path):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_network_of_a_file(network, tmp_path):
     _, stream = NETWORKS[network]
-    figures, text = run_cells(OWN, given(own(network)) | {"out": str(tmp_path / "data")})
+    notebook = run_cells(OWN, given(own(network)) | {"out": str(tmp_path / "data")})
+    text = "\n".join([*texts(notebook, "stdout"), *texts(notebook, "text/plain")])
     assert ("stream / window per sample" in text) == stream and ("No stream:" in text) != stream
     met = "The longest sequence: " in text  # a disturbed machine leaves few independent trials of the 30
     assert met or "No length meets" in text
-    assert figures == 3 + met + 2 * stream
+    assert pictures(notebook) == 3 + met + 2 * stream
     assert not met or re.search(r"\n(Confirmed|NOT confirmed) by a recording", text)
     installed = find_spec("silero_vad") is not None  # a package whose file is recorded, too
     assert ("Fastest: " if installed else "Silero VAD is not installed; to see it here: pip install --no-deps") in text
