@@ -30,6 +30,7 @@ from lstm_trt.config.shape import Grid
 from tests.conftest import ROOT, ran, sampled
 from tests.lstm_judge.read.test_rounds import put
 from tests.lstm_trt.store.test_store import planted
+from tests.support import screens
 from tests.support.planted_latencies import even
 
 pytest.importorskip("papermill")
@@ -207,24 +208,26 @@ def test_what_a_reader_should_not_meet_is_found(tmp_path):
         return nbformat.v4.new_code_cell("", id=name, outputs=outputs)
 
     notebook = nbformat.v4.new_notebook()
-    row = "<tr><td colspan=2>2 names</td>" + 6 * "<td>1</td>"
+    row = "<tr><td colspan=2>many" + 6 * "<td>"
     image = "<img alt='' width=9 height=9>"
     notebook.cells = [
         cell("good", f"<table>{row}</table>", image, "<p hidden>warning: hidden</p>"),
-        cell("bad", f"<table>{row}<td>9</td></table>", "<p style='width: 2000px'>wide</p>", "<p>warning: x</p>"),
+        cell("bad", f"<table>{row}<td></table>", "<p style='width: 2000px'>wide</p>", "<p>warning: x</p>"),
         cell("answer", f"<p style='height: 1500px'>1 of 2</p>{image}", image),
     ]
-    from tests.support import screens
-
-    assert screens.faults(screens.look(notebook, tmp_path)) == [
+    found = [re.sub(r"\d{3,4} px", "N px", fault) for fault in screens.faults(screens.look(notebook, tmp_path))]
+    assert found == [
         "the first cells with an output are good, bad, answer: answer is not the first",
+        "answer has 2 figures, not one",
+        "the figure of answer begins at N px, below two screens (N px)",
+        "output 1 of cell bad ('many'): a table of 9 columns, at most 8",
+        "output 2 of cell bad ('wide'): N px wider than its place",
+        "output 3 of cell bad ('warning: x'): begins with a warning",
     ]
 
 
 def begins_with_its_answer(notebook, folder: Path) -> None:
     """As a reader sees it in a browser: skips, at the end of its test, where there is none."""
-    from tests.support import screens  # skips without selenium
-
     faults = screens.faults(screens.look(notebook, folder))
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.lstm_judge.report.test_browser import BROWSER, DRIVER, opened_page
-
 WIDTH, HEIGHT = 1440, 757
 #: Two screens of JupyterLab, which shows so many pixels of a notebook below its bars.
 TWO_SCREENS = 2 * 645
 MOST_COLUMNS = 8
 
-#: In a bar of progress while recording, which is no output that anybody reads.
+#: In the bar of progress with which the output of a cell begins that records.
 BAR = "█"
 
 #: nbconvert's page without the scripts that it loads from elsewhere.
@@ -46,6 +44,8 @@ return [...document.querySelectorAll(".jp-Cell")].map((cell) => ({
 
 def look(notebook: Any, folder: Path) -> list[dict]:
     """The cells as `LOOK` finds them; skips the test where there is no browser."""
+    from tests.lstm_judge.report.test_browser import BROWSER, DRIVER, opened_page  # skips without selenium
+
     exporter = pytest.importorskip("nbconvert").HTMLExporter(raw_template=TEMPLATE)
     if not (BROWSER and DRIVER):
         pytest.skip("how the notebook looks: needs chromium and chromium-driver")
@@ -74,9 +74,8 @@ def faults(cells: list[dict]) -> list[str]:
 
 def faults_of_the_answer(cells: list[dict]):
     """The first output is that of the cell `answer`: sentences with a number, then one figure, on two screens."""
-    showing = [
-        cell["id"] for cell in cells if cell["code"] and any(BAR not in each["text"] for each in cell["outputs"])
-    ]
+    showing = [cell for cell in cells if cell["code"] and cell["outputs"]]
+    showing = [cell["id"] for cell in showing if BAR not in cell["outputs"][0]["text"]]
     if showing[:1] != ["answer"]:
         yield f"the first cells with an output are {', '.join(showing[:3])}: answer is not the first"
     outputs = next((cell["outputs"] for cell in cells if cell["id"] == "answer"), [])
