@@ -72,7 +72,7 @@ MORE = {
     },
     "05_outliers": {"show": "8", "pause_ms": "1"},
     "06_deadline": {"show": "8", "show_sequence": "4", "percentile": "50"},
-    "08_explore": {"runtimes": "[onnxruntime, pytorch]", "show": "8", "show_sequence": "4", "percentile": "50"},
+    "08_explore": {"percentile": "50"},
 }
 
 
