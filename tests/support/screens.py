@@ -1,4 +1,4 @@
-"""How a notebook that was run looks: converted by nbconvert and opened in Chromium, as wide as JupyterLab at 1440."""
+"""How a notebook that was run looks: converted by nbconvert and opened in Chromium, as wide as in JupyterLab."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-WIDTH, HEIGHT = 1440, 757
-#: Two screens of JupyterLab, which shows so many pixels of a notebook below its bars.
+#: Outputs are then 993 px wide, as in a window of JupyterLab of 1440 x 757 beside its file browser.
+WIDTH, HEIGHT = 1118, 757
+#: Two screens of such a window, which shows so many pixels of a notebook below its bars.
 TWO_SCREENS = 2 * 645
 MOST_COLUMNS = 8
 
