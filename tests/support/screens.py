@@ -14,9 +14,6 @@ WIDTH, HEIGHT = 1118, 757
 TWO_SCREENS = 2 * 645
 MOST_COLUMNS = 8
 
-#: In the bar of progress with which the output of a cell begins that records.
-BAR = "█"
-
 #: nbconvert's page without the scripts that it loads from elsewhere.
 TEMPLATE = """{% extends "lab/index.html.j2" %}
 {% block html_head_js %}{% endblock %}
@@ -36,6 +33,9 @@ const look = (output) => ({
   columns: Math.max(0, ...[...output.querySelectorAll("tr")].map(columns)),
   excess: Math.max(...[output, ...[...output.querySelectorAll("*")].filter(scrolls)].map(excess)),
 });
+// What a user writes into the cell of parameters, and what is shown only while recording.
+for (const each of document.querySelectorAll(".celltag_injected-parameters")) each.remove();
+for (const each of document.querySelectorAll(".jp-OutputArea")) if (each.innerText.includes("█")) each.replaceChildren();
 return [...document.querySelectorAll(".jp-Cell")].map((cell) => ({
   id: cell.id.replace("cell-id=", ""),
   code: cell.classList.contains("jp-CodeCell"),
@@ -75,8 +75,7 @@ def faults(cells: list[dict]) -> list[str]:
 
 def faults_of_the_answer(cells: list[dict]):
     """The first output is that of the cell `answer`: sentences with a number, then one figure, on two screens."""
-    showing = [cell for cell in cells if cell["code"] and cell["outputs"]]
-    showing = [cell["id"] for cell in showing if BAR not in cell["outputs"][0]["text"]]
+    showing = [cell["id"] for cell in cells if cell["code"] and cell["outputs"]]
     if showing[:1] != ["answer"]:
         yield f"the first cells with an output are {', '.join(showing[:3])}: answer is not the first"
     outputs = next((cell["outputs"] for cell in cells if cell["id"] == "answer"), [])
