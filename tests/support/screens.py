@@ -34,8 +34,9 @@ const look = (output) => ({
   excess: Math.max(...[output, ...[...output.querySelectorAll("*")].filter(scrolls)].map(excess)),
 });
 // What a user writes into the cell of parameters, and what is shown only while recording.
-for (const each of document.querySelectorAll(".celltag_injected-parameters")) each.remove();
-for (const each of document.querySelectorAll(".jp-OutputArea")) if (each.innerText.includes("█")) each.replaceChildren();
+const added = document.querySelectorAll(".celltag_injected-parameters");
+const recording = [...document.querySelectorAll(".jp-OutputArea")].filter((each) => each.innerText.includes("█"));
+for (const each of [...added, ...recording]) each.remove();
 return [...document.querySelectorAll(".jp-Cell")].map((cell) => ({
   id: cell.id.replace("cell-id=", ""),
   code: cell.classList.contains("jp-CodeCell"),
