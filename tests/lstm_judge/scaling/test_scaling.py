@@ -166,6 +166,7 @@ def test_a_break_needs_two_points_before_it():
     assert break_of((1, 2, 4), (100, 50, 10)) == 4  # all is far from it
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.02")
 @pytest.mark.parametrize(("rise", "word"), [(1.0, None), (1.6, 200)])
 def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
     """Processes differ by 5 %: single ones leave a straight line in every second series."""
