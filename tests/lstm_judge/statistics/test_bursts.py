@@ -98,7 +98,7 @@ def test_twice_the_allowed_rate_is_called_missed(rng, kind, n, least):
     assert share_missed(rng, kind, n, 2) >= least
 
 
-@pytest.mark.random(tail=5.06e-5, why="with the share of docs/evidence.md: one of 0.044 above 35 of 400")
+@pytest.mark.random(tail=3.6e-5, why="exact: four shares of at most 0.049 (bursts of 20) above 40 of 400")
 @heavy
 @pytest.mark.parametrize("kind", ["bursts of 4", "bursts of 10", "bursts of 20", "80 % single, 20 % bursts of 20"])
 def test_met_at_a_given_length_of_bursts_is_false_in_at_most_5_percent(rng, kind):
@@ -107,7 +107,7 @@ def test_met_at_a_given_length_of_bursts_is_false_in_at_most_5_percent(rng, kind
         bursts.proves_below_in_bursts(len(KINDS[kind](rng, n, float(ALLOWED))), n, ALLOWED, 0.95, 20)
         for _ in range(RECORDINGS)
     )
-    assert false <= 35
+    assert false <= 40
 
 
 @pytest.mark.random(tail=4e-7, why="a share of 0.97, measured in 400 recordings, below 86 of 100")
