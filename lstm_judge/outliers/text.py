@@ -68,11 +68,11 @@ def headline(answers: Answers[Outliers]) -> str:
     clusters = [cluster for outliers in found for cluster in outliers.clusters]
     clustered = sum(bool(outliers.clusters) for outliers in found)
     unsteady = sum(outliers.steady_state == SteadyState.NONE for outliers in found)
+    which = f" ({clusters_text(clusters, short=True)})" if clusters else ""
     slow = max(map(_slow, found), default=0)
     return (
         f"{fmt.count(len(answers), 'configuration')}: {clustered} with clusters of slow or fast"
-        f" calls ({clusters_text(clusters, short=True)}), up to {fmt.percent(slow)} of calls slow,"
-        f" {unsteady} without a steady state"
+        f" calls{which}, up to {fmt.percent(slow)} of calls slow, {unsteady} without a steady state"
     )
 
 
