@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from lstm_judge.outliers.answer import TAIL
+from lstm_judge.outliers.outliers import outliers
 from lstm_judge.outliers.text import causes_text, clusters_text, outliers_text
-from lstm_judge.read.rounds import Round
+from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import load
 from lstm_judge.statistics import causes
 from lstm_judge.statistics.causes import (
@@ -465,6 +466,20 @@ def test_text(fixed):
     found = explain([Round.of(latency_ns)])
     clean = explain([Round.of(BODIES["uniform 5 %"](fixed, 1000))])
     said(clusters_text(found.clusters), outliers_text(found, "a name"), clusters_text(()), outliers_text(clean))
+
+
+def test_the_sentence_of_several_names_the_planted_cluster_and_the_largest_share_of_slow_calls(fixed):
+    groups = []
+    for name, clusters in (("a", (A_QUARTER, TWICE)), ("b", ((0.8, 0.05),)), ("c", ())):
+        latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 2000), clusters)
+        groups.append(Group(name, (Round.of(latency_ns),), {"model": name}))
+    assert outliers(groups).sentence == (
+        "3 configurations: 2 with clusters of slow or fast calls (5.0 % at 0.80x; 2 more),"
+        " up to 3.0 % of calls slow, 0 without a steady state"
+    )
+    assert outliers(groups[2:] * 2).sentence.startswith(
+        "2 configurations: 0 with clusters of slow or fast calls, up to"
+    )
 
 
 def test_quick_is_examine_without_causes_and_periods(fixed):
