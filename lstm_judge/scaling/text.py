@@ -41,15 +41,14 @@ def headline(answers: ScalingAnswers) -> str:
 
 
 def sentences(findings: Findings, axes: Sequence[str]) -> list[str]:
-    """For each system with which powers of these sizes time grows, of the batch alone also what
-    batching costs, and whether a larger network is faster."""
+    """For each system with which powers of these sizes time grows, and whether a larger network is
+    faster; of the batch alone first what batching costs."""
     lines = []
     for system in findings.times.systems:
         series = [_series(findings, system, axis) for axis in axes]
         powers = ", and ".join(growth_text(each) for each in series if each)
-        parts = [f"time {powers or f'grows by an unknown power, which takes {POINTS} sizes'}"]
-        if axes == ("batch",):
-            parts += _batching(findings, system)
+        parts = _batching(findings, system) if axes == ("batch",) else []
+        parts.append(f"time {powers or f'grows by an unknown power, which takes {POINTS} sizes'}")
         parts.append(_larger(findings, system, axes))
         lines.append(f"{system}: {'; '.join(parts)}")
     return lines
@@ -84,16 +83,16 @@ def cells(answers: ScalingAnswers) -> tuple[list[str], list[list[str]]]:
 
 
 def text(answers: ScalingAnswers) -> str:
-    """The source, then for each system: growth, batching, and larger networks that are faster."""
+    """The source, then for each system: growth along each size that has neighbours, batching, and
+    larger networks that are faster."""
     findings = answers.findings
     lines = _source(findings.times)
+    axes = [axis for axis in findings.times.axes if findings.pairs[axis]]
     for system in findings.times.cells:
         lines.append("")
         if len(findings.times.systems) > 1:
             lines.append(f"{system}:")
-        lines.append(
-            table(GROWTH, [_growth(findings, system, axis) for axis in findings.times.axes])
-        )
+        lines.append(table(GROWTH, [_growth(findings, system, axis) for axis in axes]))
         lines += _batching(findings, system)
         lines += _faster([pair for pair in findings.inversions if pair.system == system])
     return "\n".join(lines)
@@ -193,7 +192,7 @@ def _batching(findings: Findings, system: str) -> list[str]:
         f"least time per sample at batch {cheapest}",
     ]
     if largest := sum(network.cheapest_is_largest for network in networks):
-        lines[-1] += f", the largest measured of {count(largest, 'network')}"
+        lines[-1] += f" (the largest measured of {count(largest, 'network')})"
     both = [network.times_us for network in networks if {1, 2} <= network.times_us.keys()]
     if ratios := [times_us[2] / times_us[1] for times_us in both]:
         lines.append(f"batch 2 takes {_spread(ratios)} times as long as batch 1")
