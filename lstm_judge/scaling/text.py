@@ -48,7 +48,10 @@ def sentences(findings: Findings, axes: Sequence[str]) -> list[str]:
         series = [_series(findings, system, axis) for axis in axes]
         powers = ", and ".join(growth_text(each) for each in series if each)
         parts = _batching(findings, system) if axes == ("batch",) else []
-        parts.append(f"time {powers or f'grows by an unknown power, which takes {POINTS} sizes'}")
+        if powers:
+            parts.append(f"time {powers}")
+        else:
+            parts.append(f"growth not fitted: needs at least {POINTS} sizes")
         parts.append(_larger(findings, system, axes))
         lines.append(f"{system}: {'; '.join(parts)}")
     return lines

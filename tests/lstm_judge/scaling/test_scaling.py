@@ -658,7 +658,7 @@ def test_the_sentence_names_the_pairs_that_are_certain_and_the_least_ratio():
 @pytest.mark.parametrize("columns", [{"hidden": [64], "latency_us": [3]}, {"hidden": [64, 128], "latency_us": [3, 4]}])
 def test_of_too_few_sizes_the_sentence_says_how_many_a_power_takes(columns):
     found = answer(find_scaling(from_columns(columns)))
-    assert found.sentence == "all: time grows by an unknown power, which takes 3 sizes; no larger network is faster"
+    assert found.sentence == "all: growth not fitted: needs at least 3 sizes; no larger network is faster"
     assert found.along("layers") == found.along("hidden") == found.sentence
 
 
