@@ -93,9 +93,10 @@ def selection(verdicts: Verdicts) -> Iterator[str]:
     if larger is not None and trials is not None:
         configuration = verdicts.runs[larger].configuration
         command = configuration and record_command(of_length(configuration, trials), NEW)
-        which = "Largest" if met is None else "Larger"
-        text = f"{which}, but undecided: {verdicts.runs[larger].name}"
-        yield f"{text}, {_can_prove(verdicts[larger])}{': ' + command if command else ''}"
+        yield (
+            f"Largest network that may meet it: {verdicts.runs[larger].name}, if a new recording "
+            f"of {_new_trials(verdicts[larger])} proves it{': ' + command if command else ''}"
+        )
 
 
 def _names(verdicts: Verdicts) -> dict[str, list[str]]:
@@ -166,7 +167,7 @@ def sentence(verdict: Verdict) -> str:
         )
     text = f"Not proven {confidence} that {within}: {observed}. Reason: {reasons}."
     if verdict.new_recording.trials:
-        text += f" A{_can_prove(verdict)[1:]}."
+        text += f" A new recording of {_new_trials(verdict)} can prove it."
     return text
 
 
@@ -465,10 +466,6 @@ def _new_recording(verdict: Verdict) -> Iterator[str]:
         elif verdict.misses:
             text += ", and no number of trials is likely to"
     yield f"{text}; do not append to this recording"
-
-
-def _can_prove(verdict: Verdict) -> str:
-    return f"a new recording of {_new_trials(verdict)} can prove it"
 
 
 def _recommendation(verdict: Verdict) -> str:
