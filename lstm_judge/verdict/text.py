@@ -93,10 +93,9 @@ def selection(verdicts: Verdicts) -> Iterator[str]:
     if larger is not None and trials is not None:
         configuration = verdicts.runs[larger].configuration
         command = configuration and record_command(of_length(configuration, trials), NEW)
-        yield (
-            f"Largest network that may meet it: {verdicts.runs[larger].name}, if a new recording "
-            f"of {_new_trials(verdicts[larger])} proves it{': ' + command if command else ''}"
-        )
+        needed = f"{_new_trials(verdicts[larger], 'new ')} can prove MET"
+        text = f"Largest undecided network: {verdicts.runs[larger].name}; {needed}"
+        yield f"{text}: {command}" if command else text
 
 
 def _names(verdicts: Verdicts) -> dict[str, list[str]]:

@@ -603,7 +603,7 @@ def test_a_conclusion_names_the_larger_network_that_a_new_recording_decides(met,
     verdicts = lab.verdict(groups, 200)
     lines = verdicts.conclusion.splitlines()
     last = (
-        f"Largest network that may meet it: {undecided} units, if a new recording of 2995 trials proves it: "
+        f"Largest undecided network: {undecided} units; 2995 new trials can prove MET: "
         f"lstm-trt record --layers 1 --hidden {undecided} --sequence 4 "
     )
     assert lines[-1].startswith(last) == named and (" --trials 2995 --out" in lines[-1]) == named
