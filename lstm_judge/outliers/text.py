@@ -81,6 +81,11 @@ def _slow(outliers: Outliers) -> float:
     return (outliers.partition["slow_clusters"] + outliers.partition["tail"]) / outliers.n
 
 
+def least(answers: Answers[Outliers]) -> Sequence[str]:
+    """Columns of the table that a notebook can do without, the first one first."""
+    return "bulk", "outliers", "fast_clusters", "n"
+
+
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
     return (

@@ -602,6 +602,32 @@ def test_a_conclusion_counts_what_was_found_and_nothing_else(counts):
     said(str(verdicts), names_text(verdicts))
 
 
+@pytest.mark.parametrize(
+    ("met", "undecided", "named"),
+    [(8, 16, True), (16, 8, False), (16, 16, False), (None, 16, True), (None, None, False)],
+)
+def test_a_conclusion_names_the_larger_network_that_a_new_recording_decides(met, undecided, named):
+    """Nothing needs to be decided up to the size of the largest that met it; what no recording decides is not named."""
+    places = [("met it", met), ("had too few trials to say", undecided), ("stayed undecided", 400), ("missed it", 500)]
+    groups = [configured(KINDS[kind], hidden=hidden) for kind, hidden in places if hidden]
+    verdicts = lab.verdict(groups, 200)
+    lines = verdicts.conclusion.splitlines()
+    last = (
+        f"Largest undecided network: {undecided} units; 2995 new trials can prove MET: "
+        f"lstm-trt record --layers 1 --hidden {undecided} --sequence 4 "
+    )
+    assert lines[-1].startswith(last) == named and (" --trials 2995 --out" in lines[-1]) == named
+    assert any(line.startswith(f"Largest network that met it: {met} units, no misses") for line in lines) == bool(met)
+    assert len(lines) == 1 + bool(met) + named and str(verdicts).endswith(verdicts.conclusion)
+
+
+def test_the_largest_of_undecided_networks_is_one_that_a_new_recording_may_decide():
+    kinds = ("stayed undecided", "had too few trials to say", "met it", "met it")
+    verdicts = lab.verdict([configured(KINDS[kind], hidden=30 - place) for place, kind in enumerate(kinds)], 200)
+    assert [verdicts.largest(), verdicts.largest(places=[0, 1, 3]), verdicts.largest(undecided=True)] == [2, 3, 1]
+    assert [each.trials_needed for each in verdicts] == [None, 2995, None, None]
+
+
 def test_a_conclusion_of_one_configuration_counts_nothing():
     groups = [configured(), *map(configured, KINDS.values())]
     said(*(lab.verdict([group], 200).conclusion for group in groups))
