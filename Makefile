@@ -147,8 +147,9 @@ $(VENV)/.docs: $(VENV)/.core
 	@$(PIP) sphinx myst-parser furo
 	@touch $@
 
-# A broken link is a warning, and a warning is an error.
+# A broken link is a warning, and a warning is an error. Of pages that stayed the same Sphinx would not look for one again.
 docs: $(VENV)/.docs
+	@rm -rf build/docs build/doctrees
 	$(BIN)/python -m sphinx -c docs -d build/doctrees -b html -q -W --keep-going . build/docs
 	@echo "build/docs/index.html"
 

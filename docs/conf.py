@@ -45,6 +45,12 @@ def sign(app, kind, name, found, options, signature: str | None, returned: str |
     return (signature and signature.replace("<factory>", "...")), returned
 
 
+def find_public(app, env, node, text):
+    """A docstring of any module names `load`, or `lab.load`."""
+    target = f"lstm_trt.{node['reftarget'].removeprefix('lab.')}"
+    return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, text)
+
+
 def finish(app, error) -> None:
     """Linked files open in the browser, and the first page has the name that servers look for."""
     if error:
@@ -59,4 +65,5 @@ def setup(app) -> None:
     public_api.write(DOCS / "api")
     app.connect("source-read", add_contents)
     app.connect("autodoc-process-signature", sign)
+    app.connect("missing-reference", find_public)
     app.connect("build-finished", finish)

@@ -13,12 +13,12 @@ from lstm_trt.config.fields import about
 
 
 def write_page(folder: Path, name: str) -> str:
-    """Write the page of a public name; returns its line in the list of names."""
+    """Write the page of a public name; returns its line in a list of names."""
     found = attrgetter(name)(lab)
     text = inspect.getdoc(found)
     summary = " ".join(text.split("\n\n")[0].split())
     if inspect.ismodule(found):
-        text += "\n\n" + "".join(write_page(folder, f"{name}.{each}") for each in found.__all__)
+        text += "\n\n" + write_pages(folder, [f"{name}.{each}" for each in found.__all__])
     else:
         kind = "class" if isinstance(found, type) else "function"
         text = f".. auto{kind}:: lstm_trt.{name}\n\n"
@@ -28,14 +28,21 @@ def write_page(folder: Path, name: str) -> str:
     return f"* :doc:`lab.{name} <{name}>`: {summary}\n"
 
 
+def write_pages(folder: Path, names: list[str]) -> str:
+    """Write their pages; returns a list of the names, and what puts them into the table of contents."""
+    lines = [write_page(folder, name) for name in names]
+    contents = [f"   {name}\n" for name in names]
+    return "".join([".. toctree::\n   :hidden:\n\n", *contents, "\n", *lines, "\n"])
+
+
 def write(folder: Path) -> None:
     """Write all pages, and a list of the names by package."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    text = f"Python API\n{'=' * 40}\n\n.. toctree::\n   :hidden:\n   :glob:\n\n   *\n"
+    text = f"Python API\n{'=' * 40}\n\n"
     for tables in (registry, *registry.packages()):
         if names := sorted(getattr(tables, "API", ())):
             package = sys.modules[tables.__package__]
-            text += f"\n{package.__name__}\n{'-' * 40}\n\n{inspect.getdoc(package)}\n\n"
-            text += "".join(write_page(folder, name) for name in names)
+            text += f"{package.__name__}\n{'-' * 40}\n\n{inspect.getdoc(package)}\n\n"
+            text += write_pages(folder, names)
     (folder / "index.rst").write_text(text)

@@ -51,6 +51,12 @@ def test_a_public_name_has_its_page(site, name):
         assert f'id="lstm_trt.{name}"' in page
 
 
+def test_a_docstring_links_the_names_that_it_mentions(site):
+    page = (site / "docs/api/plots.heat_map.html").read_text()
+    for name in ("load", "verdict", "UsageError"):
+        assert f'href="{name}.html#lstm_trt.{name}"' in page
+
+
 def test_the_first_page_lists_every_page(site):
     first = (site / "index.html").read_text()
     assert first == (site / "README.html").read_text()
