@@ -265,7 +265,7 @@ def offer(
         # `from package import module` asks first for an attribute: packages are not read for that.
         spec = importlib.util.find_spec(f"{module}.{attribute}")
         # A folder that an older version left has no origin.
-        is_module = spec is not None and spec.origin is not None
+        is_module = spec and spec.origin
         entries = {} if is_module else every()
         if attribute == "__all__":
             return sorted(entries)
