@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session unpinned environments test-frameworks test-networks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session unpinned environments test-frameworks test-networks types docs literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), draw it, print which meet DEADLINE_US=$(DEADLINE_US)"
@@ -39,6 +39,7 @@ help:
 	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
 	@echo "make gpu-session      record on a GPU that is lent for half an hour: CALL=1, then 2, then 3"
 	@echo "make types            check the types of the packages with basedpyright, in a minute"
+	@echo "make docs             build a site of README.md, the pages in docs/ and the Python API in build/docs, in a minute"
 	@echo "make literature       record the published benchmarks in that environment; prints first how long it takes"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
@@ -141,6 +142,16 @@ $(VENV)/.types: $(VENV)/.dev
 types: $(VENV)/.types
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/basedpyright --pythonpath $(BIN)/python -p .ci/types-strict.json
+
+$(VENV)/.docs: $(VENV)/.core
+	@$(PIP) sphinx myst-parser furo
+	@touch $@
+
+# A broken link is a warning, and a warning is an error. Of pages that stayed the same Sphinx would not look for one again.
+docs: $(VENV)/.docs
+	@rm -rf build/docs build/doctrees
+	$(BIN)/python -m sphinx -c docs -d build/doctrees -b html -q -W --keep-going . build/docs
+	@echo "build/docs/index.html"
 
 # Checks the committed notebooks; those of the working copy may keep their outputs.
 check-notebooks: $(VENV)/.dev

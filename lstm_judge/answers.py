@@ -102,14 +102,17 @@ class Answers(Sequence[Answer]):
 
     def _repr_html_(self) -> str:
         """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`, with
-        the `legend` of its module of texts."""
+        the `legend` of its module of texts, and if there are many without the columns that it
+        names as the `least` important."""
         lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
         if hasattr(self._texts, "legend"):
             lines += self._texts.legend(self)
-        if not hasattr(self._texts, "cells"):
-            return html_table(lines, self.frame)
-        header, rows = self._texts.cells(self)
-        return html_table(lines, pd.DataFrame(rows, columns=header))
+        table = self.frame
+        if hasattr(self._texts, "cells"):
+            header, rows = self._texts.cells(self)
+            table = pd.DataFrame(rows, columns=header)
+        least = getattr(self._texts, "least", lambda answers: ())
+        return html_table(lines, table, least(self))
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""

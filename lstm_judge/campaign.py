@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lstm_judge.compare.pairing import later_recording
-from lstm_judge.read.labels import record_command, telling, with_version
+from lstm_judge.read.labels import of_length, record_command, telling, with_version
 from lstm_judge.read.rounds import Group, groups_of
 from lstm_judge.read.runs import MOST_MISSING, Incomplete, Runs, as_runs, load
 from lstm_judge.verdict.verdict import Verdicts, verdict
@@ -92,7 +92,7 @@ def confirm(
         raise UsageError(
             f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again"
         )
-    configuration = _of_length(group.configuration, group.n)
+    configuration = of_length(group.configuration, group.n)
     folder = project_folder(out) if record else None
     if data is not None and not record:
         with suppress(UsageError):  # nothing was recorded there yet
@@ -107,13 +107,6 @@ def confirm(
             f" {record_command(configuration, out)}"
         )
     return verdict([fresh], deadline_us, percentile, confidence)
-
-
-def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
-    """With this number of trials: two recordings must share everything else, but their lengths may
-    differ."""
-    protocol = replace(configuration.protocol, trials=trials, for_s=None)
-    return replace(configuration, protocol=protocol)
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
@@ -136,7 +129,7 @@ def _record(configuration: Configuration, folder: Path) -> None:
         replace(configuration.options, cores=()),
     )
     here = describe(*asked, configuration.mode)
-    if _of_length(here).id != _of_length(configuration).id:
+    if of_length(here).id != of_length(configuration).id:
         raise UsageError(
             f"{configuration.name} was recorded {_place(configuration)}, but this machine records"
             f" {_place(here)}: record the sweep here first"

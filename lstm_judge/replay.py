@@ -238,6 +238,15 @@ def headline(replays: Replays) -> str:
     return f"{count(len(done), 'configuration')} {_due(done[0])}"
 
 
+def least(replays: Replays) -> Sequence[str]:
+    """Columns of the table that a notebook can do without, the first one first."""
+    return (
+        *("closed_longest_run", "closed_p99_us", "replayed_p99_us", "mean_us", "rounds"),
+        *("closed_median_us", "replayed_median_us", "longest_queue", "queued", "deadline_us"),
+        *("closed_p999_us", "replayed_p999_us", "replayed_longest_run", "period_us", "n"),
+    )
+
+
 def _due(replay: Replay) -> str:
     return f"replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"
 

@@ -77,9 +77,13 @@ class OnnxNetwork(Workload):
     fixed: tuple[tuple[str, float], ...]
     facts: NetworkFacts = field(compare=False, repr=False)
 
+    #: The recurrent operators in the order of the graph.
     recurrent_layers: ClassVar[Any] = property(attrgetter("facts.layers"))
+    #: Whether numbers of the network itself have half precision.
     half: ClassVar[Any] = property(attrgetter("facts.half"))
+    #: Number of parameters; None if not known.
     parameters: ClassVar[Any] = property(attrgetter("facts.parameters"))
+    #: Operations of one forward pass, matrix products only; None if not known.
     flops: ClassVar[Any] = property(attrgetter("facts.flops"))
     least_flops = property(lambda self: self.facts.least_flops or self.flops or 0)
     constants = property(lambda self: dict(self.fixed))

@@ -251,7 +251,7 @@ def offer(
     module: str, names: Mapping[str, str], table_name: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a module that loads each name of `names` when it is first
-    used.
+    used, and has `__all__` of them.
 
     With `table_name` also those that packages add to this table.
     """
@@ -265,10 +265,12 @@ def offer(
         # `from package import module` asks first for an attribute: packages are not read for that.
         spec = importlib.util.find_spec(f"{module}.{attribute}")
         # A folder that an older version left has no origin.
-        is_module = spec is not None and spec.origin is not None
+        is_module = spec and spec.origin
         entries = {} if is_module else every()
+        if attribute == "__all__":
+            return sorted(entries)
         if attribute in entries:
             return load_from(entries, attribute)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
 
-    return fetch, lambda: sorted(every())
+    return fetch, lambda: fetch("__all__")

@@ -461,14 +461,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items, config):
-    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
+    """Order the files; tests of frameworks are marked; GPU tests skip where there is no GPU."""
     if not config.option.all:
         items[:], others = of_this_seed(items, config.option.seed)
         config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: place(item.path))
     for item in items:
-        if "seed" in item.fixturenames:
-            item.add_marker("random")
         if item.path.parent.name == "frameworks":
             item.add_marker("frameworks")
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -18,12 +18,14 @@ from tests.support.packages import PACKAGES
 #: Of a checkout, or for editors: no file that a command reads.
 NOT_READ = ("ruff.toml", "py.typed", ".pyi")
 
-#: Together they read every file that a package has beside its modules.
+RECORDINGS = ROOT / "data/epyc/confirm"
+
+#: With `lab.explore` they read every file that a package has beside its modules.
 COMMANDS = (
     "lstm-trt export --layers 1 --hidden 8 --sequence 4 --c --target x86-64 --threads 2 --out threads",
     "lstm-trt export --layers 1 --hidden 8 --sequence 4 --c --target generic --out generic",
     "lstm-trt export --layers 1 --hidden 400 --sequence 4 --c --target aarch64 --out large",
-    f"lstm-trt report {ROOT}/data/epyc/confirm --deadline-us 1000 --out report.html",
+    f"lstm-trt report {RECORDINGS} --deadline-us 1000 --out report.html",
     "lstm-literature list",
 )
 
@@ -32,10 +34,13 @@ USE = """
 import contextlib, io, json, sys
 opened = set()
 sys.addaudithook(lambda event, given: event == "open" and opened.add(str(given[0])))
+import lstm_trt as lab
 from lstm_literature import commands
 from lstm_trt.cli import main
 programs, statuses = {"lstm-trt": main.main, "lstm-literature": commands.main}, []
-for command in sys.argv[1:]:
+recordings, *given = sys.argv[1:]
+assert lab.explore(recordings).page
+for command in given:
     program, *words = command.split()
     with contextlib.redirect_stdout(io.StringIO()):
         statuses.append(programs[program](words))
@@ -84,7 +89,9 @@ def test_the_sdist_builds_the_same_wheel(unpacked, tmp_path):
 def test_what_the_commands_read_is_in_the_wheel_and_all_of_it_is_read(unpacked, tmp_path):
     wheel = unpacked["wheel"]
     environment = os.environ | {"PYTHONPATH": str(wheel), "CC": "no-such-compiler"}
-    statuses, opened = json.loads(ran(sys.executable, "-c", USE, *COMMANDS, cwd=tmp_path, env=environment).stdout)
+    statuses, opened = json.loads(
+        ran(sys.executable, "-c", USE, RECORDINGS, *COMMANDS, cwd=tmp_path, env=environment).stdout
+    )
     assert statuses == [0] * len(COMMANDS)
     read = {(tmp_path / name).resolve() for name in opened}
     of_others = (ROOT / "data", Path(sys.prefix))

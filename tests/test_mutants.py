@@ -64,6 +64,7 @@ def hung(child: subprocess.Popen, place: Path) -> str | None:
     return None
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 10 000 mutants")
 @pytest.mark.heavy
 @sampled(2)
 @pytest.mark.parametrize(("kind", "first", "last"), cases())

@@ -26,7 +26,7 @@ CONSTRAINTS = {
     for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
 }
 #: The extras that `make` installs with `constraints.txt`.
-PINNED = ("record", "lab", "dev", "types", "frameworks", "cluster", "pycuda")
+PINNED = ("record", "lab", "dev", "types", "docs", "frameworks", "cluster", "pycuda")
 
 
 def of_extra(extra: str) -> list[str]:
@@ -162,7 +162,20 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    names = ("record", "c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "cluster", "lab", "dev", "types")
+    names = (
+        "record",
+        "c",
+        "openvino",
+        "tensorrt",
+        "rtx",
+        "pycuda",
+        "frameworks",
+        "cluster",
+        "lab",
+        "dev",
+        "types",
+        "docs",
+    )
     assert set(names) == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
@@ -182,7 +195,7 @@ def test_ci_calls_the_readmes_test_command_first():
     beside = re.findall(r"^  step ([a-z].*)$", script, re.MULTILINE)
     targets = " ".join(re.findall(r"^for target in (.*); do$", script, re.MULTILINE))
     assert targets.split() == ["test", "test-elsewhere", "test-networks", "test-frameworks"]
-    assert beside == ["types", "environments"]
+    assert beside == ["types", "docs", "environments"]
     blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [line.split("#")[0].strip() for line in blocks[0].splitlines() if "make" in line] == [
         "make sweep",

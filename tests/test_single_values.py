@@ -109,18 +109,10 @@ CASES: dict[str, tuple[Any, Callable[[Place, Any], Any]]] = {
     **{
         name: ("recordings", lambda place, value, answer=answer: str(answer(_in(place, value), place.recordings)))
         for name, answer in {
-<<<<<<< HEAD
-            "compare.a": lambda runs, others: str(lab.compare(runs, others)),
-            "compare.b": lambda runs, others: str(lab.compare(others, runs)),
-            "compare.others": lambda runs, others: str(lab.compare(others, others, runs)),
-            "explore.runs": lambda runs, others: repr(lab.explore(runs)),
-            "outliers.runs": lambda runs, others: str(lab.outliers(runs)),
-            "replay.runs": lambda runs, others: str(lab.replay(runs, 1e6)),
-=======
             "compare.a": lab.compare,
             "compare.b": lambda runs, others: lab.compare(others, runs),
             "compare.others": lambda runs, others: lab.compare(others, others, runs),
->>>>>>> main
+            "explore.runs": lambda runs, others: repr(lab.explore(runs)),
             "report.runs": lambda runs, others: lab.report(runs, 1e6).as_dict(),
             "report.baseline": lambda runs, others: lab.report(others, 1e6, baseline=runs).as_dict(),
         }.items()
@@ -219,36 +211,12 @@ def test_one_value_is_a_list_of_one(case, place):
     assert call(place, one) == call(place, [one])
 
 
-<<<<<<< HEAD
-#: Function -> a call of it; its parameters that are numbers are replaced by text.
-NUMBERS: dict[str, Callable[..., Any]] = {
-    "compare": lambda runs, folder, **given: lab.compare(runs, runs, **given),
-    "verdict": lambda runs, folder, **given: lab.verdict(runs, **{"deadline_us": 1e3, **given}),
-    "replay": lambda runs, folder, **given: lab.replay(runs, **{"period_us": 1e3, **given}),
-    "scaling": lambda runs, folder, **given: lab.scaling(runs, **given),
-    "largest_that_meets": lambda runs, folder, **given: lab.largest_that_meets(runs, **{"deadline_us": 1e3, **given}),
-    "load_or_record": lambda runs, folder, **given: lab.load_or_record(
-        folder, workloads=SHAPE, runtimes="onnxruntime", record=True, out=folder / "new", **given
-    ),
-    "Options": lambda runs, folder, **given: lab.Options(**given),
-    "Protocol": lambda runs, folder, **given: lab.Protocol(**given),
-    "LstmShape": lambda runs, folder, **given: lab.LstmShape(**vars(SHAPE) | given),
-    "record": lambda runs, folder, **given: lab.record(SHAPE, "onnxruntime", out=folder / "new", **given),
-    "explore": lambda runs, folder, **given: lab.explore(runs, **given),
-    "report": lambda runs, folder, **given: lab.report(runs, **{"deadline_us": 1e3, **given}),
-    "heat_map": lambda runs, folder, **given: plots.heat_map(
-        runs, **{"value": "bound_us", "deadline_us": 1e3, **given}
-    ),
-    "rerun_notebooks": lambda runs, folder, **given: lab.rerun_notebooks(NOTEBOOK, out=folder / "runs", **given),
-    **{
-        name: lambda runs, folder, name=name, **given: getattr(plots, name)(runs, *MORE.get(name, ()), **given)
-        for name in ("curves", "precisions", "runtimes", "tails", "arrival_tails")
-    },
-=======
 #: Function -> what a call of it has besides; its parameters that are numbers are replaced by text.
 NUMBERS: dict[str, Callable[[Place], tuple]] = {
     **dict.fromkeys(("Options", "Protocol"), lambda place: ()),
-    **dict.fromkeys(("largest_that_meets", "scaling", "report", "verdict", "replay"), lambda place: (place.runs,)),
+    **dict.fromkeys(
+        ("explore", "largest_that_meets", "report", "scaling", "verdict", "replay"), lambda place: (place.runs,)
+    ),
     **dict.fromkeys(("heat_map", "precisions", "runtimes", "tails", "arrival_tails"), lambda place: (place.runs,)),
     "compare": lambda place: (place.runs, place.runs),
     "curves": lambda place: (place.runs, "hidden"),
@@ -266,7 +234,6 @@ NAMED: dict[str, Callable[[Place], dict[str, Any]]] = {
     "LstmShape": lambda place: vars(SHAPE),
     "record": lambda place: {"out": place.new},
     "rerun_notebooks": lambda place: {"out": place.new},
->>>>>>> main
 }
 #: Of what is recorded with a device, or where any text is right.
 NO_NUMBERS = {"device_index", "shapes", "seed"}

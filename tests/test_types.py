@@ -49,7 +49,8 @@ def test_a_stub_has_the_names_of_the_registry(path):
 # Loads all that the names need, PyTorch as well, where no test before did.
 @pytest.mark.parametrize("module", [lab, plots])
 def test_what_a_stub_names_exists(module):
-    assert [name for name in dir(module) if not hasattr(module, name)] == []
+    assert module.__all__ == dir(module)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 def test_all_packages_are_typed_and_say_so():

@@ -7,12 +7,12 @@ configurations and must be equal.
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from lstm_judge.read.labels import flat, telling, version_text
+from lstm_judge.read.labels import flat, of_length, telling, version_text
 from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs
 from lstm_judge.statistics.quantiles import ONE_PROCESS_RATIO
@@ -280,5 +280,4 @@ def _but_for_trials(group: Group) -> tuple[str, str | None] | None:
     configuration = group.configuration
     if configuration is None:
         return None
-    protocol = replace(configuration.protocol, trials=1, for_s=None)
-    return replace(configuration, protocol=protocol).id, group.machine
+    return of_length(configuration).id, group.machine

@@ -66,9 +66,9 @@ def cells(answers: Comparisons | ComparisonSeries) -> tuple[list[str], list[list
             if answer.misses is not None:
                 row += [str(answer.misses.change), value_text(answer.misses.ratio.estimate)]
             rows.append(row)
-    header = ["configuration", "B", "median", "B / A", "tail", "B / A", "percentile"]
+    header = ["configuration", "B", "median", "median B / A", "tail", "tail B / A", "percentile"]
     if any(len(row) > len(header) for row in rows):
-        header += ["misses", "B / A"]
+        header += ["misses", "misses B / A"]
     return header, [row + [""] * (len(header) - len(row)) for row in rows]
 
 

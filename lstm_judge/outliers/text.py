@@ -60,16 +60,30 @@ def text(answers: Answers[Outliers]) -> str:
 
 
 def headline(answers: Answers[Outliers]) -> str:
-    """The answer in one line: that of the only configuration, or how many have clusters."""
+    """The answer in one line: that of the only configuration, or how many have clusters, the most
+    frequent of these, and the largest share of slow calls."""
     if len(answers) == 1:
         return answers.texts(outliers_line)[0]
     found = [answer for answer in answers if isinstance(answer, Outliers)]
-    clusters = sum(bool(outliers.clusters) for outliers in found)
+    clusters = [cluster for outliers in found for cluster in outliers.clusters]
+    clustered = sum(bool(outliers.clusters) for outliers in found)
     unsteady = sum(outliers.steady_state == SteadyState.NONE for outliers in found)
+    which = f" ({clusters_text(clusters, short=True)})" if clusters else ""
+    slow = max(map(_slow, found), default=0)
     return (
-        f"{fmt.count(len(answers), 'configuration')}: {clusters} with clusters of slow or fast"
-        f" calls, {unsteady} without a steady state"
+        f"{fmt.count(len(answers), 'configuration')}: {clustered} with clusters of slow or fast"
+        f" calls{which}, up to {fmt.percent(slow)} of calls slow, {unsteady} without a steady state"
     )
+
+
+def _slow(outliers: Outliers) -> float:
+    """The share of calls in slow clusters and in the tail."""
+    return (outliers.partition["slow_clusters"] + outliers.partition["tail"]) / outliers.n
+
+
+def least(answers: Answers[Outliers]) -> Sequence[str]:
+    """Columns of the table that a notebook can do without, the first one first."""
+    return "bulk", "outliers", "fast_clusters", "n"
 
 
 def outliers_line(outliers: Outliers, name: str) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,13 @@ def record_command(
     return command_line(
         [configuration.workload.PROGRAM, command, *_flags(configuration)], out, rounds
     )
+
+
+def of_length(configuration: Configuration, trials: int = 1) -> Configuration:
+    """With this number of trials: two recordings must share everything else, but their lengths may
+    differ."""
+    protocol = replace(configuration.protocol, trials=trials, for_s=None)
+    return replace(configuration, protocol=protocol)
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:

@@ -127,6 +127,11 @@ class Inversion:
     uncertain_because: tuple[Doubt, ...] | None
 
     @property
+    def step(self) -> str:
+        """The sizes that differ: `hidden 127 -> 128`."""
+        return f"{self.axis} {self.smaller[self.axis]} -> {self.larger[self.axis]}"
+
+    @property
     def certain(self) -> bool | None:
         """Whether the trials prove it; None without trials."""
         return None if self.uncertain_because is None else not self.uncertain_because
@@ -211,6 +216,11 @@ class ScalingAnswers(Answers[Findings]):
     @property
     def findings(self) -> Findings:
         return self.answers[0]
+
+    def along(self, *axes: str) -> str:
+        """The answer for these sizes ("layers", "hidden", "sequence", "batch"), a line per system:
+        how time grows with them, what batching costs, and whether a larger network is faster."""
+        return "\n".join(self._texts.sentences(self.findings, axes))
 
     def as_dict(self) -> dict:
         """JSON values of the findings, the column and unit of a table, and the warnings."""

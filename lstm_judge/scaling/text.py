@@ -1,5 +1,5 @@
-"""The scaling analysis as text: for each system a table of growth, of batching, and of larger
-networks that are faster. No code parses it."""
+"""The scaling analysis as text: the answer in a sentence, and for each system a table of growth, of
+batching, and of larger networks that are faster. No code parses it."""
 
 import itertools
 import statistics
@@ -7,10 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from lstm_judge.read.numbers import table
-from lstm_judge.scaling.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
+from lstm_judge.scaling.scaling import (
+    DEPARTURE,
+    POINTS,
+    Findings,
+    Inversion,
+    Line,
+    ScalingAnswers,
+)
 from lstm_judge.scaling.times import Times
 from lstm_judge.statistics.quantiles import ROUNDS
-from lstm_trt.config.format import count, percent
+from lstm_trt.config.format import count, listed, number, percent
 from lstm_trt.config.shape import FIELDS
 
 #: Most rows of larger networks that are faster; the others are counted.
@@ -28,17 +35,67 @@ LEGEND = (
 )
 
 
+def headline(answers: ScalingAnswers) -> str:
+    """The answer in one line."""
+    return "; ".join(sentences(answers.findings, answers.findings.times.axes))
+
+
+def sentences(findings: Findings, axes: Sequence[str]) -> list[str]:
+    """For each system with which powers of these sizes time grows, and whether a larger network is
+    faster; of the batch alone first what batching costs."""
+    lines = []
+    for system in findings.times.systems:
+        series = [_series(findings, system, axis) for axis in axes]
+        powers = ", and ".join(growth_text(each) for each in series if each)
+        parts = _batching(findings, system) if axes == ("batch",) else []
+        if powers:
+            parts.append(f"time {powers}")
+        else:
+            parts.append(f"growth not fitted: needs at least {POINTS} sizes")
+        parts.append(_larger(findings, system, axes))
+        lines.append(f"{system}: {'; '.join(parts)}")
+    return lines
+
+
+def _larger(findings: Findings, system: str, axes: Sequence[str]) -> str:
+    """Whether a network is faster than its smaller neighbour."""
+    pairs = [pair for pair in findings.inversions if pair.system == system and pair.axis in axes]
+    faster = "faster"
+    if findings.min_ratio > 1:
+        faster += f" by a factor of {findings.min_ratio:g}"
+    if not pairs:
+        return f"no larger network is {faster}"
+    certain = listed(dict.fromkeys(pair.step for pair in pairs if pair.certain), 3)
+    return f"the larger network is {faster} in {count(len(pairs), 'pair')}, certain: {certain}"
+
+
+def legend(_: ScalingAnswers) -> Sequence[str]:
+    """What the columns mean."""
+    return LEGEND
+
+
+def cells(answers: ScalingAnswers) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table: the growth of each system along each size."""
+    findings = answers.findings
+    rows = []
+    for system in findings.times.systems:
+        for axis in findings.times.axes:
+            if _series(findings, system, axis):
+                rows.append([system, *_growth(findings, system, axis)])
+    return ["system", "size", *GROWTH[1:]], rows
+
+
 def text(answers: ScalingAnswers) -> str:
-    """The source, then for each system: growth, batching, and larger networks that are faster."""
+    """The source, then for each system: growth along each size that has neighbours, batching, and
+    larger networks that are faster."""
     findings = answers.findings
     lines = _source(findings.times)
+    axes = [axis for axis in findings.times.axes if findings.pairs[axis]]
     for system in findings.times.cells:
         lines.append("")
         if len(findings.times.systems) > 1:
             lines.append(f"{system}:")
-        lines.append(
-            table(GROWTH, [_growth(findings, system, axis) for axis in findings.times.axes])
-        )
+        lines.append(table(GROWTH, [_growth(findings, system, axis) for axis in axes]))
         lines += _batching(findings, system)
         lines += _faster([pair for pair in findings.inversions if pair.system == system])
     return "\n".join(lines)
@@ -77,7 +134,7 @@ def _source(times: Times) -> list[str]:
 def _growth(findings: Findings, system: str, axis: str) -> list[str]:
     """The row of an axis; free text if no series has enough sizes."""
     heading = FIELDS[axis].heading.capitalize()
-    series = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    series = _series(findings, system, axis)
     if not series:
         return [heading, f"not fitted: needs at least {POINTS} sizes"]
     sizes = Counter(line.breaks_at for line in series if line.breaks_at is not None)
@@ -89,21 +146,22 @@ def _growth(findings: Findings, system: str, axis: str) -> list[str]:
         f"{_linear(series)} of {len(series)}",
         _powers(series),
         _most_off(series),
-        f"{_spread([line.slope_us for line in series], _slope)} per {FIELDS[axis].unit}",
+        f"{_spread([line.slope_us for line in series])} per {FIELDS[axis].unit}",
         breaks or "none",
     ]
 
 
+def _series(findings: Findings, system: str, axis: str) -> list[Line]:
+    return [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+
+
 def growth_text(series: Sequence[Line]) -> str:
-    """Whether time may grow linearly, with which powers, and off straight lines; for figures."""
-    linear = _linear(series)
-    words = ["may be linear" if linear else "not linear"]
-    if 0 < linear < len(series):
-        words.append(f"in {linear} of {len(series)} series")
-    return (
-        f"{' '.join(words)}: power {_powers(series)} of the size;"
-        f" at most {_most_off(series)} off a straight line"
-    )
+    """With which power of its size the time of these series grows, and whether straight lines fit;
+    for sentences and figures."""
+    text = f"grows as {series[0].axis}^{_powers(series)}"
+    if max(line.departure for line in series) > DEPARTURE:
+        return text
+    return f"{text}, straight within {_most_off(series)}"
 
 
 def _linear(series: Sequence[Line]) -> int:
@@ -119,43 +177,28 @@ def _most_off(series: Sequence[Line]) -> str:
     return percent(max(line.departure for line in series))
 
 
-def _spread(values: Sequence[float], shown: Callable[[float], str]) -> str:
-    """The median, and of several values the lowest and the highest."""
-    text = shown(statistics.median(values))
-    if len(values) > 1:
-        text += f" ({shown(min(values))} to {shown(max(values))})"
-    return text
-
-
-def _slope(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+def _spread(values: Sequence[float], shown: Callable[[float], str] = number) -> str:
+    """The median, and of different values the lowest and the highest."""
+    low, median, high = map(shown, (min(values), statistics.median(values), max(values)))
+    return median if low == high else f"{median} ({low} to {high})"
 
 
 def _batching(findings: Findings, system: str) -> list[str]:
-    """Networks by the batch up to which batching is almost free, and by the cheapest batch."""
-    here = [batching for batching in findings.batching if batching.system == system]
-    if not here:
+    """Up to which batch it is almost free, at which it is cheapest, and what batch 2 costs."""
+    networks = [network for network in findings.batching if network.system == system]
+    if not networks:
         return []
-    sizes = sorted({size for batching in here for size in batching.times_us})
-    free = Counter(batching.free_up_to for batching in here)
-    cheapest = Counter(batching.cheapest for batching in here)
-    rows = [
-        ["doubling it costs less than 10 % up to", *(str(free[size]) for size in sizes)],
-        ["least time per sample", *(str(cheapest[size]) for size in sizes)],
+    free = listed(sorted({network.free_up_to for network in networks}), comma=" or ")
+    cheapest = listed(sorted({network.cheapest for network in networks}), comma=" or ")
+    lines = [
+        f"almost free (doubling costs less than 10 %) up to batch {free}",
+        f"least time per sample at batch {cheapest}",
     ]
-    lines = ["", table([f"Batch of {count(len(here), 'network')}", *map(str, sizes)], rows)]
-    if largest := sum(batching.cheapest_is_largest for batching in here):
-        lines.append(
-            f"in {count(largest, 'network')} the least time per sample is at the largest"
-            " batch measured, and a larger one may be better"
-        )
-    measured = sum({1, 2} <= batching.times_us.keys() for batching in here)
-    slower = sum(penalty.system == system for penalty in findings.batch1_penalties)
-    if measured:
-        lines.append(
-            f"batch 1 slower than batch 2: {slower or 'none'} of"
-            f" {count(measured, 'network')} measured at both"
-        )
+    if largest := sum(network.cheapest_is_largest for network in networks):
+        lines[-1] += f" (the largest measured of {count(largest, 'network')})"
+    both = [network.times_us for network in networks if {1, 2} <= network.times_us.keys()]
+    if ratios := [times_us[2] / times_us[1] for times_us in both]:
+        lines.append(f"batch 2 takes {_spread(ratios)} times as long as batch 1")
     return lines
 
 
@@ -163,8 +206,7 @@ def _faster(inversions: Sequence[Inversion]) -> list[str]:
     """Pairs of neighbours of which the larger network is faster, a row for each two sizes."""
     steps: dict[str, list[Inversion]] = {}
     for pair in sorted(inversions, key=lambda pair: pair.ratio):
-        step = f"{pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
-        steps.setdefault(step, []).append(pair)
+        steps.setdefault(pair.step, []).append(pair)
     if not steps:
         return []
     rows = []

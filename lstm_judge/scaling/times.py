@@ -331,12 +331,14 @@ def _times(measured: Sequence[Measured], counts: Counts, **more: Any) -> Times:
 
 
 def _labels(systems: Sequence[dict]) -> list[str]:
-    """A short name for each system: the runtime, and the fields that differ."""
-    heads = []
-    rest = []
-    for system in systems:
-        heads.append(str(system.get("runtime") or system.get("framework") or ""))
-        rest.append({**system, "runtime": None, "framework": None})
+    """A short name for each system: the runtime, and the fields that differ; the version only of a
+    runtime with several."""
+    heads = [str(each.get("runtime") or each.get("framework") or "") for each in systems]
+    versions = {(each.get("runtime"), each.get("runtime_version")) for each in systems}
+    named = ["runtime", "framework"]
+    if len(dict(versions)) == len(versions):
+        named.append("runtime_version")
+    rest = [{**each, **dict.fromkeys(named)} for each in systems]
     return [
         ", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)
     ]

@@ -25,7 +25,7 @@ class Column:
     """A column of the table: the value for a row, whether it is shown for these rows, and what the
     legend says of it.
 
-    In a narrow terminal the columns with `drop` are left out, 1 first.
+    In a narrow terminal and in a notebook the columns with `drop` are left out, 1 first.
     """
 
     heading: str
@@ -42,14 +42,15 @@ def text(rows: Rows) -> str:
     their group instead of a shape.
     """
     _, columns, lines = shown(rows)
-    dropped = sorted((column.drop, column.heading) for column in columns if column.drop)
-    body = table(
-        [column.heading for column in columns],
-        lines,
-        left=("clusters",),
-        drop=[heading for _, heading in dropped],
-    )
+    header = [column.heading for column in columns]
+    body = table(header, lines, left=("clusters",), drop=least(rows))
     return "\n".join([*legend(rows), body])
+
+
+def least(rows: Rows) -> list[str]:
+    """Headings of the columns that a narrow terminal and a notebook leave out, in this order."""
+    columns = [column for column in shown(rows)[1] if column.drop]
+    return [column.heading for column in sorted(columns, key=lambda column: column.drop)]
 
 
 def headline(rows: Rows) -> str:

@@ -143,6 +143,12 @@ class Verdict(JsonFields):
         drifts = [each.drift for each in self.rounds if each.drift is not None]
         return max(drifts, key=abs, default=None)
 
+    @property
+    def trials_needed(self) -> int | None:
+        """The length of the new recording that can prove what this one does not."""
+        undecided = self.outcome == Outcome.NOT_ENOUGH_EVIDENCE
+        return self.new_recording.trials if undecided else None
+
     def __repr__(self) -> str:
         if not self.n:
             return f"<Verdict: {self.outcome}, {'; '.join(self.reasons)}>"

@@ -1,10 +1,11 @@
 """Verdicts as text. No code parses it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lstm_judge.outcomes import Outcome, SteadyState
 from lstm_judge.outliers.text import levels_texts
+from lstm_judge.read.labels import of_length, record_command
 from lstm_judge.read.numbers import (
     percent_at_least,
     percent_at_most,
@@ -26,6 +27,9 @@ MEANS = {
     Outcome.NOT_ENOUGH_EVIDENCE: " for",
 }
 
+#: Folder of a new recording, in commands.
+NEW = "new-recordings"
+
 
 # Several verdicts
 
@@ -45,6 +49,19 @@ def headline(verdicts: Verdicts) -> str:
     return f"{question(verdicts[0])}: {conclusion(verdicts).splitlines()[0].replace('Of', 'of', 1)}"
 
 
+def legend(verdicts: Verdicts) -> list[str]:
+    """What the columns mean."""
+    return [
+        "the largest maximum first; miss rate upper percent: one-sided bound, "
+        f"{_allowed(verdicts[0])} are allowed; trials needed: length of a new recording"
+    ]
+
+
+def least(verdicts: Verdicts) -> Sequence[str]:
+    """Columns of the table that a notebook can do without: a reason says how many are effective."""
+    return ("effective_n",)
+
+
 def names_text(verdicts: Verdicts) -> str:
     """Which configurations meet the deadline and which do not, and the `conclusion`."""
     lines = [f"{question(verdicts[0])}:"]
@@ -54,19 +71,31 @@ def names_text(verdicts: Verdicts) -> str:
 
 
 def conclusion(verdicts: Verdicts) -> str:
-    """`Of 5 configurations 2 met it, 2 missed it, 1 had too few trials to say`, and the largest
-    network that met it."""
+    """`Of 5 configurations 2 met it, 2 missed it, 1 had too few trials to say`, and the
+    `selection`."""
     if len(verdicts) == 1:
         return f"The one configuration {_fared(verdicts[0])}"
     fared = ", ".join(f"{len(names)} {fared}" for fared, names in _names(verdicts).items())
-    text = f"Of {len(verdicts)} configurations {fared}"
-    largest = verdicts.largest()
-    if largest is None:
-        return text
-    return (
-        f"{text}\nLargest network that met it: {verdicts.runs[largest].name} "
-        f"(selected from {len(verdicts)}: confirm it with a new recording)"
-    )
+    return "\n".join([f"Of {len(verdicts)} configurations {fared}", *selection(verdicts)])
+
+
+def selection(verdicts: Verdicts) -> Iterator[str]:
+    """The largest network that met it, and the largest above it that a new recording may decide,
+    with its command."""
+    met = verdicts.largest()
+    if met is not None:
+        yield (
+            f"Largest network that met it: {verdicts.runs[met].name}, {_observed(verdicts[met])}"
+            f" (selected from {len(verdicts)}: only a new recording confirms it)"
+        )
+    larger = verdicts.largest(undecided=True)
+    trials = None if larger is None else verdicts[larger].trials_needed
+    if larger is not None and trials is not None:
+        configuration = verdicts.runs[larger].configuration
+        command = configuration and record_command(of_length(configuration, trials), NEW)
+        needed = f"{_new_trials(verdicts[larger], 'new ')} can prove MET"
+        text = f"Largest undecided network: {verdicts.runs[larger].name}; {needed}"
+        yield f"{text}: {command}" if command else text
 
 
 def _names(verdicts: Verdicts) -> dict[str, list[str]]:
@@ -125,7 +154,7 @@ def sentence(verdict: Verdict) -> str:
     if not verdict.n:
         return f"No verdict for the deadline of {deadline}: {reasons}."
     confidence = f"{_confident(verdict)}{_these(verdict)}"
-    observed = f"{_missed(verdict)}, maximum {microseconds(verdict.max_us)} us"
+    observed = _observed(verdict)
     within = f"{percentile} % of calls finish within {deadline}"
     if verdict.outcome == Outcome.MET:
         return f"{within}, {confidence}, assuming that {_assumed(verdict)}: {observed}."
@@ -186,6 +215,10 @@ def _these(verdict: Verdict) -> str:
 
 def _confident(verdict: Verdict) -> str:
     return f"at {short_number(100 * verdict.question.confidence)} % confidence"
+
+
+def _observed(verdict: Verdict) -> str:
+    return f"{_missed(verdict)}, maximum {microseconds(verdict.max_us)} us"
 
 
 def _allowed(verdict: Verdict) -> str:

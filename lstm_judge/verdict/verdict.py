@@ -76,20 +76,27 @@ class Verdicts(Answers[Verdict]):
         meets it."""
         return self._texts.conclusion(self)
 
-    def largest(self, by: str = "flops", places: Iterable[int] | None = None) -> int | None:
-        """The place of the largest network (`by`: see `size_of`) that is MET, of all or of some
-        `places`; or None.
+    def largest(
+        self,
+        by: str = "flops",
+        places: Iterable[int] | None = None,
+        undecided: bool = False,
+    ) -> int | None:
+        """The place of the largest network (`by`: see `size_of`) that is MET, or `undecided` and
+        may be MET in a new recording, of all or of some `places`; or None.
 
-        Of networks of equal size it is that with the smallest maximum.
+        Of networks of equal size it is one that is MET, and of these that with the smallest
+        maximum.
         """
         found = []
         for place in range(len(self)) if places is None else places:
             answer = self[place]
             configuration = self.runs[place].configuration
-            if answer.outcome == Outcome.MET and configuration is not None:
+            met = answer.outcome == Outcome.MET
+            if (met or (undecided and answer.trials_needed)) and configuration is not None:
                 size = size_of(configuration.workload, by)
                 if size is not None:
-                    found.append((size, -(answer.max_us or math.inf), -place))
+                    found.append((size, met, -(answer.max_us or math.inf), -place))
         return -max(found)[-1] if found else None
 
     @property
@@ -104,7 +111,6 @@ class Verdicts(Answers[Verdict]):
 
     def _row(self, answer: Verdict) -> dict:
         high = answer.bounds.miss_rate_high
-        lacking = answer.outcome == Outcome.NOT_ENOUGH_EVIDENCE
         return {
             "verdict": answer.outcome,
             "max_us": answer.max_us,
@@ -112,7 +118,7 @@ class Verdicts(Answers[Verdict]):
             "misses": answer.misses,
             "miss_rate_upper_percent": None if high is None else 100 * high,
             "effective_n": answer.effective.n,
-            "trials_needed": answer.new_recording.trials if lacking else None,
+            "trials_needed": answer.trials_needed,
             "because": "; ".join(answer.reasons),
         }
 

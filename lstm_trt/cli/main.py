@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lstm_trt import __version__, registry
+from lstm_trt.config import stop
 from lstm_trt.config.errors import (
     LabError,
     MemoryExhausted,
@@ -184,9 +185,10 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Meanwhile SIGTERM and SIGHUP end a command as Ctrl-C does; afterwards a process just ends."""
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _stop)}
+    stop.asked.clear()
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop.stop)}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # of nohup
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _stop)
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, stop.stop)
     try:
         yield
     finally:
@@ -237,10 +239,6 @@ def check_address_space() -> None:
         raise MemoryExhausted(
             f"not enough memory: {allowed}, and at least {LEAST_BYTES // 10**6} MB are needed"
         )
-
-
-def _stop(signal_number: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def show(answer: Any, file: Any = None) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import psutil
 
 from lstm_trt import registry
+from lstm_trt.config import stop
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import (
     STAGES,
@@ -91,6 +92,7 @@ class Process(Child):
             self.connection.send((job, registry.added))
         began = heard = time.monotonic()
         while True:
+            stop.check()
             if self.connection.poll(POLL_S):
                 try:
                     message = self.connection.recv()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lstm_trt import registry
+from lstm_trt.config import stop
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol, cell_key
 from lstm_trt.config.errors import StoreError, UnsupportedPrecision, UsageError, one_line, refused
 from lstm_trt.config.fields import as_list
@@ -347,6 +348,7 @@ def record_elsewhere(
                     task = _task(cell, control, limits, series)
                     running[plan.executor.submit(record_task, task)] = cell
                 progress.submitted(len(running), workers)
+            stop.check()
             done = futures.wait(running, POLL_S, futures.FIRST_COMPLETED).done
             while done:
                 yield _kept(running, done.pop())

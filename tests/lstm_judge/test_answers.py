@@ -8,11 +8,13 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lstm_judge.compare.compare import compare
 from lstm_judge.outcomes import Outcome
 from lstm_judge.outliers.outliers import outliers
+from lstm_judge.read.frames import html_table
 from lstm_judge.read.rounds import Group, NoTrials, Round
 from lstm_judge.read.runs import as_runs
 from lstm_judge.replay import replay
@@ -130,6 +132,34 @@ def test_in_a_notebook_an_answer_is_a_sentence_above_its_table(answer, number):
     assert len(names) == len(set(names)) == min(number, 20)
     assert ("... 3 more rows" in shown) == (number == 23)
     assert "333.3333" not in shown
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_in_a_notebook_no_table_has_more_than_eight_columns(number):
+    runs = as_runs([recorded_with("1.0", hidden) for hidden in (8, 16, 24)[:number]])
+    answers = [runs, verdict(runs, 100), outliers(runs), summarize(runs), replay(runs, 100, 12), compare(runs, runs)]
+    for found in answers:
+        assert 2 <= found._repr_html_().count("<th>") <= 8, found
+
+
+def test_what_is_no_column_stands_above_the_table():
+    """Of more than eight columns: first what is the same in all rows, then the least important ones."""
+    frame = pd.DataFrame({f"of_{letter}": [letter, f"{letter}2"] for letter in "abcdefghij"} | {"one": 1})
+    shown = html_table(["a < b"], frame, ["none", "of_d", "of_a", "of_b"])
+    lines = shown.removeprefix("<p>").partition("</p>")[0].split("<br>")
+    assert lines == ["a &lt; b", "the same in all rows: one 1", "not shown: of_d, of_a"]
+    assert re.findall("<th>(.*?)</th>", shown) == [f"of {letter}" for letter in "bcefghij"]
+    assert "not shown" not in html_table([], frame.iloc[:, 2:], ["of_c"])
+    single = html_table([], frame[:1], ["of_a"])
+    assert re.findall("<th>(.*?)</th>", single) == ["column", "value"] and single.count("<tr>") == 11
+
+
+def test_names_stay_on_one_line_and_a_column_with_a_text_begins_at_the_left():
+    frame = pd.DataFrame({"network": ["2x128-s64-b1 on c", "b"], "because": ["40 letters " * 4, "short"]})
+    shown = html_table([], frame)
+    line, text = (f'<div style="{style}">'.__add__ for style in ("white-space: nowrap", "text-align: left"))
+    for cell in (line("2x128-s64-b1 on c<"), line("b<"), text("short<"), text("because<"), text("40 letters 40")):
+        assert cell in shown
 
 
 def test_the_sentence_of_several_configurations_says_their_results():

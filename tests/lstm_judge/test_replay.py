@@ -43,6 +43,7 @@ def bursty(generator, n):
     return (generator.integers(900, 1100, n) * np.where(late, generator.integers(2, 6, n), 1)).astype(float)
 
 
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 400])
 def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
     for _ in range(20):
@@ -66,6 +67,7 @@ def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
         assert result.replayed.longest_run == max((run for part in runs for run in part), default=0)
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_a_period_that_no_call_exceeds_changes_nothing(rng):
     latency = rng.integers(1_000, 2_000, 1000)
     result = replay([Round.of(latency)], 2.0)

@@ -426,6 +426,7 @@ def test_a_resolved_graph_computes_what_the_evaluator_says():
     assert np.array_equal(evaluate.evaluate(found, inputs)["y"], expected)
 
 
+@pytest.mark.random(tail=0, why="identity: the seed chooses a third of the cases")
 @pytest.mark.heavy
 @sampled(2)
 def test_the_sizes_of_the_cases_of_onnx_are_those_of_their_outputs(seed, monkeypatch):

@@ -74,6 +74,11 @@ def test_computed_as_defined_or_refused(case, runtime):
 
 
 # 12 s: gcc compiles 27 networks as users do; `test_operators` computes the others together.
+@pytest.mark.random(
+    tail=0,
+    why="identity: the seed chooses 18 of 157 cases; all of those that are not refused were computed, with at "
+    "most 0.7 of the bound",
+)
 @pytest.mark.heavy
 @sampled(2)
 @pytest.mark.skipif(not runtimes.load_runtime("c").availability().ready, reason="needs a C compiler")

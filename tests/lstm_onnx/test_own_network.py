@@ -201,6 +201,7 @@ def test_an_output_of_another_shape_is_no_state(network):
     assert network(model, sizes=SIZES).carried == (("c0", "cn"), ("h0", "hn"))
 
 
+@pytest.mark.random(tail=1.2e-11, why="exact: one of 5 numbers missing among 120")
 def test_inputs_are_random_within_what_the_graph_allows(network, rng):
     found = network(own_networks.words(), sizes={"time": 30, "batch": 4})
     inputs = found.make_inputs(int(rng.integers(2**32)))
@@ -602,6 +603,7 @@ def _outputs(network, inputs):
     return onnxruntime.InferenceSession(network.path.read_bytes()).run(None, inputs)
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 40 mutants")
 def test_damaged_and_foreign_files_are_one_line(network, tmp_path, rng):
     content = stream().SerializeToString()
     path = tmp_path / "damaged.onnx"

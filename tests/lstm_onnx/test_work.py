@@ -51,6 +51,7 @@ def counted(model):
     return work.operators(model.graph, functions, {})
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_operators_of_functions_are_counted_as_the_inliner_expands_them(rng):
     for _ in range(20):
         calls = [[int(other) for other in rng.integers(0, k, rng.integers(1, 4))] if k else [] for k in range(5)]

@@ -69,6 +69,7 @@ def processes(kind: str, n: int, rounds: int, generator: np.random.Generator, sc
 # Error rates
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(rng):
     values = rng.lognormal(5, 1, 10)
     called = {"median": 0, "tail": 0}
@@ -83,6 +84,7 @@ def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(rng):
     assert called == {"median": 4, "tail": 4}
 
 
+@pytest.mark.random(tail=3.2e-5, why="rates, 32 checks of 0.05")
 @pytest.mark.parametrize("kind", ["clusters", "bursts", "autocorrelated", "heavy"])
 @pytest.mark.parametrize(
     ("rounds", "n", "times"),
@@ -101,6 +103,7 @@ def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(kind, r
     check_rate(called, times, 0.05)
 
 
+@pytest.mark.random(tail=2.1e-6, why="rates, 2 checks of 0.01; the ratio: measured, 8.2")
 @pytest.mark.parametrize("n", [1000, 10_000])
 def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(n, rng):
     results = [compare(processes("heavy", n, 10, rng), processes("heavy", n, 10, rng, scale=0.85)) for _ in range(20)]
@@ -109,6 +112,7 @@ def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(n, rng):
     assert all(0.75 < result.median.ratio.estimate < 0.95 for result in results)
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.01")
 def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(rng):
     results = [compare(*(processes("clusters", 4000, 10, rng, spread=0.003) for _ in "ab")) for _ in range(20)]
     check_rate(sum(result.median.change != "SAME" for result in results), 20, 0.01)
@@ -138,6 +142,7 @@ def test_the_interval_over_rounds_decides(low, high, word):
     said(*result.reasons)
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_exchanging_the_sides_mirrors_the_answer(rng):
     for rounds in ((1, 1), (3, 2), (5, 7), (6, 6)):
         for scale in (0.7, 0.95, 1, 1.2):
@@ -201,6 +206,10 @@ def test_a_machine_that_became_slower_proves_nothing():
     said(*texts)
 
 
+@pytest.mark.random(
+    tail=1e-9,
+    why="exact: 42 of 1000 samples have 500 or less (measured), of 200 at least 100 would have to",
+)
 def test_the_effective_number_is_the_number_where_they_are_independent(rng):
     independent = [effective_n(rng.random(1000) < 0.1) for _ in range(200)]
     assert max(independent) <= 1000 and np.median(independent) > 500
@@ -245,6 +254,7 @@ def misses(a: Group, b: Group):
     return compare(a, b, deadline_us=1000)
 
 
+@pytest.mark.random(tail=4e-6, why="rates, 2 checks of 0.05, 1 of 0.01 and 1 of 0.5")
 @pytest.mark.parametrize("spread", [0, 1])
 def test_equal_miss_rates_are_rarely_more_or_fewer_and_a_tenfold_one_is_found(spread, rng):
     wrong = found = 0

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from lstm_judge.outliers.answer import TAIL
+from lstm_judge.outliers.outliers import outliers
 from lstm_judge.outliers.text import causes_text, clusters_text, outliers_text
-from lstm_judge.read.rounds import Round
+from lstm_judge.read.rounds import Group, Round
 from lstm_judge.read.runs import load
 from lstm_judge.statistics import causes
 from lstm_judge.statistics.causes import (
@@ -80,6 +81,7 @@ def recovered(found, clusters) -> bool:
 # Clusters
 
 
+@pytest.mark.random(tail=3.2e-5, why="rates, 32 checks of 0.1")
 @pytest.mark.parametrize(
     ("n", "clusters", "move"),
     rest_is_heavy(
@@ -109,6 +111,7 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     check_rate(len(failed), rounds, 0.1, failed)
 
 
+@pytest.mark.random(tail=1.2e-5, why="rates, 12 checks of 0.1")
 @pytest.mark.parametrize(
     ("n", "body"),
     rest_is_heavy(itertools.product((1000, 10_000), CLEAN), lambda n, body: n == 1000 and body in CLEAN[1::2]),
@@ -155,6 +158,7 @@ def test_a_smooth_tail_is_a_tail(body, fixed):
     said(outliers_text(found))
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.05")
 def test_a_normal_body_has_no_tail(rng):
     rounds = 30
     answers = [quick([Round.of(BODIES["normal 5 %"](rng, 3000))]) for _ in range(rounds)]
@@ -175,6 +179,7 @@ def assert_partition(found) -> None:
     assert found.as_dict()["partition"] == part
 
 
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize("body", BODIES)
 def test_planted_trials_are_in_one_part_each(body, rng):
     for clusters in ((), (A_QUARTER, TWICE), ((0.7, 0.05), TWICE)):
@@ -210,6 +215,7 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
 # Periods
 
 
+@pytest.mark.random(tail=8e-6, why="rates, 8 checks of 0.1")
 @pytest.mark.parametrize(
     ("n", "period_ms", "median_ns", "missed", "strays"),
     rest_is_heavy(
@@ -236,6 +242,7 @@ def in_a_hump(rng, n, rate):
     return places[places < n]
 
 
+@pytest.mark.random(tail=8e-6, why="rates, 8 checks of 0.05")
 @pytest.mark.parametrize("grid_ns", [None, 1e6], ids=["closed", "periodic"])
 @pytest.mark.parametrize(
     ("places", "rate"),
@@ -293,6 +300,7 @@ def test_the_tolerance_of_a_hint_is_the_error_of_the_period():
             assert {Period(usual_ms + side * reach_ms * 1.001, error_ms).hint for side in (-1, 1)} == {None}
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.05")
 def test_the_error_of_a_period_is_not_too_small(rng):
     rounds, wrong = 30, 0
     for _ in range(rounds):
@@ -313,6 +321,7 @@ def counted(rng, holds, else_, rounds, n=1000):
     return list(map(explain, recordings))
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.05")
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     rounds, found, others = 30, 0, 0
     for answer in counted(rng, 0.8, 0.01, rounds):
@@ -323,6 +332,7 @@ def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     check_rate(others, rounds, 0.05)
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.05")
 @pytest.mark.heavy
 def test_no_cause_is_named_where_none_was_planted_in_95_of_100(rng):
     rounds = 100
@@ -350,6 +360,7 @@ def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
     said(outliers_text(found))
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.05")
 @pytest.mark.parametrize("planted", [True, False])
 def test_counters_of_blocks_are_tested_by_blocks(planted, rng):
     rounds, n, block, recordings, named = 20, 10_000, 250, [], 0
@@ -381,6 +392,7 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
 # Order
 
 
+@pytest.mark.random(tail=1.2e-5, why="rates, 12 checks of 0.05")
 @pytest.mark.parametrize("n", [1000, 10_000])
 @pytest.mark.parametrize(
     ("state", "shape"),
@@ -456,6 +468,20 @@ def test_text(fixed):
     said(clusters_text(found.clusters), outliers_text(found, "a name"), clusters_text(()), outliers_text(clean))
 
 
+def test_the_sentence_of_several_names_the_planted_cluster_and_the_largest_share_of_slow_calls(fixed):
+    groups = []
+    for name, clusters in (("a", (A_QUARTER, TWICE)), ("b", ((0.8, 0.05),)), ("c", ())):
+        latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 2000), clusters)
+        groups.append(Group(name, (Round.of(latency_ns),), {"model": name}))
+    assert outliers(groups).sentence == (
+        "3 configurations: 2 with clusters of slow or fast calls (5.0 % at 0.80x; 2 more),"
+        " up to 3.0 % of calls slow, 0 without a steady state"
+    )
+    assert outliers(groups[2:] * 2).sentence.startswith(
+        "2 configurations: 0 with clusters of slow or fast calls, up to"
+    )
+
+
 def test_quick_is_examine_without_causes_and_periods(fixed):
     latency_ns, start_ns, hit = beats(fixed, 10_000, 20)
     rounds = [with_counts(fixed, latency_ns, hit, holds=0.9, else_=0.01, start_ns=start_ns)]
@@ -516,6 +542,7 @@ def test_equal_trials_with_a_cluster(fixed):
     assert recovered(quick([Round.of(latency_ns)]), (A_QUARTER,))
 
 
+@pytest.mark.random(tail=8e-6, why="rates, 8 checks of 0.1")
 @pytest.mark.parametrize(
     ("call_ns", "step_ns", "body", "multiple"),
     [
@@ -552,6 +579,7 @@ def test_the_answer_states_a_step_that_hides_clusters(fixed):
     said(outliers_text(coarse), outliers_text(fine))
 
 
+@pytest.mark.random(tail=5e-6, why="rates, 5 checks of 0.05")
 @pytest.mark.parametrize("kind", ALTERNATIONS)
 def test_levels_that_alternate_are_named_and_are_no_drift(kind, rng):
     """All of them are told from a course of the level; clusters are where calls are."""
@@ -598,6 +626,7 @@ def test_a_million_trials(fixed):
     assert np.mean(found.rounds[0].labels[planted >= 0] == planted[planted >= 0]) > 0.999
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.05")
 @pytest.mark.parametrize("rounded", [True, False], ids=["rounded to ns", "exact"])
 def test_steps_of_the_clock_are_no_clusters(rounded, rng):
     """Quantized normal bodies: a clock that counts in steps of 1 to 50 ns, also if it is read in ns."""
@@ -643,6 +672,7 @@ def with_faults(rng, n: int, slow: np.ndarray, faults: np.ndarray) -> list[Round
     return [Round.of(latency_ns, causes={"minor_faults": faults.astype(np.int64)})]
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.005")
 @pytest.mark.heavy
 @pytest.mark.parametrize("rounds", [60, pytest.param(400, marks=pytest.mark.heavy)])
 def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(rounds, rng):
@@ -660,6 +690,7 @@ def early(rng, n: int, count: int) -> np.ndarray:
     return rng.random(n) < count * chance / chance.sum()
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.02")
 @pytest.mark.parametrize("caused", [False, True])
 def test_events_that_are_early_as_slow_calls_are_no_cause_unless_they_meet(caused, rng):
     wrong = 0
@@ -692,6 +723,7 @@ def test_the_test_of_one_table_is_fishers_and_of_more_that_of_their_sum(monkeypa
     assert 0.001 < exact < 0.1 and chance_of(many) == pytest.approx(exact, rel=0.1)
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.05")
 def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):
     rounds, n, recordings = 30, 5000, []
     for _ in range(rounds):

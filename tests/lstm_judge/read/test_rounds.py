@@ -332,6 +332,7 @@ def test_starts_warm_up_rounds_and_counts_are_taken_by_name(table):
     assert "not a column of counts" in refusal(table({"latency_us": [1, 2], "load": [0.5, 1]}), causes=["load"])
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_rows_are_put_in_the_order_of_the_trials(table, rng):
     order = rng.permutation(100)
     path = table({"trial": order, "start_us": 1000 * order, "latency_us": order + 1})
@@ -378,6 +379,7 @@ def test_groups_have_the_values_of_the_table_in_the_order_of_the_rows(table):
     assert json.loads(json.dumps(read[0].group)) == first
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_every_row_is_in_one_group(table, rng):
     layers, hidden, times = rng.integers(0, 5, 2000), rng.integers(0, 7, 2000), rng.permutation(2000) + 1
     read = load(table({"layers": layers, "hidden": hidden, "latency_ns": times}), group_by=("layers", "hidden"))
@@ -523,6 +525,7 @@ def test_what_is_huge_is_refused_in_one_line(tmp_path, name, content, expected):
     assert expected in refusal(tmp_path / name, unit=None if "x" in content else "us")
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 18 files")
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".json", ".parquet", ".jsonl", ""])
 def test_garbage_is_refused_in_one_line(tmp_path, suffix, rng):
     for content in (rng.bytes(3000), b"PAR1" + rng.bytes(3000), rng.bytes(3000).replace(b"\0", b"\x01")):

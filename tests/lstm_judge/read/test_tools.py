@@ -145,6 +145,7 @@ def name_of_aggregate(rng) -> str:
     return STYLES[rng.choice([*STYLES])](words.tolist()) + rng.choice(UNITS)
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 60 tables")
 def test_no_table_of_aggregates_is_read_as_trials(rng):
     """Random tables with names made up of words: refused whatever the options; a table of trials is read."""
     for _ in range(60):

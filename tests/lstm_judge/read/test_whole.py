@@ -60,6 +60,7 @@ def without(answer: dict) -> dict:
     return {name: value for name, value in answer.items() if name not in OF_KEPT and not name.endswith(INTERVALS)}
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
     known = lab.load(soak)
     monkeypatch.setattr(runs, "KEPT", 1000)
@@ -75,6 +76,7 @@ def test_statistics_and_verdicts_are_of_all_trials(soak, monkeypatch):
         assert not differences(*(columns.row(each.as_dict(), OF_ALL, {}) for each in (expected, verdict)))
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
     monkeypatch.setattr(runs, "KEPT", 1000)
     found = lab.load(soak)
@@ -86,6 +88,7 @@ def test_what_needs_the_order_of_all_trials_says_so(soak, monkeypatch):
     assert f"of {whole(found[0].n)} (" in text_of(lab.plots.tails(found, deadline_us=150))  # misses of all trials
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_places_and_ranks_are_those_of_the_trials(rng):
     latency_ns = rng.integers(100, 300, 5000)
     parts = np.split(latency_ns, [700, 1900, 1901])
@@ -111,6 +114,7 @@ def test_events_that_come_back_after_as_many_trials_as_one_is_kept_of_keep_their
         assert abs(share - 1 / period) <= 6 * (1 / period / len(chosen)) ** 0.5 + 1 / len(chosen)
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_boxes_and_violins_of_trials_in_memory_have_the_maximum_of_all(rng, tmp_path, monkeypatch):
     for recording in itertools.islice(folders.read_many(ROOT / "data" / "epyc" / "near"), 4):
         write_soak(recording, rng, tmp_path)

@@ -29,7 +29,7 @@ from lstm_judge.scaling.scaling import (
     fit,
     power,
 )
-from lstm_judge.scaling.text import growth_text
+from lstm_judge.scaling.text import cells
 from lstm_judge.scaling.times import AXES, ShapeTime, from_tables, read_times
 from lstm_judge.statistics.quantiles import MEDIAN, interval, ratio_rank
 from lstm_judge.statistics.trials import Trials
@@ -166,6 +166,7 @@ def test_a_break_needs_two_points_before_it():
     assert break_of((1, 2, 4), (100, 50, 10)) == 4  # all is far from it
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 2 checks of 0.02")
 @pytest.mark.parametrize(("rise", "word"), [(1.0, None), (1.6, 200)])
 def test_a_break_must_be_larger_than_the_noise_of_processes(rise, word, rng):
     """Processes differ by 5 %: single ones leave a straight line in every second series."""
@@ -586,9 +587,113 @@ def test_pictures_of_small_tables():
 
 
 def test_growth_is_called_linear_only_where_the_interval_of_its_power_has_1():
-    line = find_scaling(from_columns(grid(linear_us))).linearity[0]
-    texts = [stated(growth_text([line]))]
+    found = find_scaling(from_columns(grid(linear_us, layers=(1,), hidden=(64,), batch=(1,))))
+    (line,) = found.linearity
+    linear = []
     for lows in ((0.5, 0.6), (0.5, 1.1), (1.1, 1.2)):
-        series = [replace(line, exponent=low + 0.5, exponent_low=low, exponent_high=low + 1) for low in lows]
-        texts.append(stated(growth_text(series)))
-    said(*texts)
+        series = [replace(line, exponent=low + 0.5, exponent_low=low, exponent_high=low + 0.8) for low in lows]
+        _, ((_, _, counted, *_),) = cells(answer(replace(found, linearity=series)))
+        linear.append(counted)
+    assert linear == ["2 of 2", "1 of 2", "0 of 2"]
+
+
+# The answer in a sentence
+
+
+def answer(findings) -> ScalingAnswers:
+    return ScalingAnswers(Runs(()), (findings,))
+
+
+def powers(**exponents: float):
+    """Times that grow with these powers of the sizes."""
+    return lambda *shape: math.prod(size ** exponents.get(axis, 0) for axis, size in zip(AXES, shape, strict=True))
+
+
+def test_the_headline_has_the_planted_power_of_each_size():
+    found = answer(find_scaling(from_columns(grid(powers(layers=1, hidden=1.9, sequence=1.3, batch=0.5)))))
+    for text in ("layers^1.00, straight within ", "hidden^1.90", "sequence^1.30", "batch^0.50"):
+        assert f"grows as {text}" in found.sentence
+    assert found.sentence.startswith("all: time grows as layers^1.00") and "\n" not in found.sentence
+    assert found.sentence.endswith("; no larger network is faster") and found.sentence.count("straight") == 1
+    assert found.along("hidden") == "all: time grows as hidden^1.90; no larger network is faster"
+
+
+def test_the_headline_tells_systems_apart_that_differ():
+    sizes = {"hidden": [16, 32, 64] * 2, "runtime": ["a"] * 3 + ["b"] * 3}
+    found = answer(find_scaling(from_columns(sizes | {"latency_us": [16, 32, 64, 32, 128, 512]})))
+    first, second = found.along("hidden").splitlines()
+    assert first.startswith("a: time grows as hidden^1.00, straight") and second.startswith("b: time grows as hidden^2")
+    assert found.sentence == f"{first}; {second}"
+
+
+def test_of_several_series_the_sentence_has_the_lowest_and_the_highest_power():
+    found = answer(find_scaling(from_columns(grid(lambda layers, hidden, *_: hidden ** (1 + layers / 10)))))
+    assert "hidden^1.30 (1.10 to 1.60)" in found.along("hidden")
+
+
+@pytest.mark.parametrize(
+    ("times_us", "text"),
+    [
+        ([10, 20, 30, 40], "no larger network is faster"),
+        ([10, 9, 30, 40], "the larger network is faster in 1 pair, certain: none"),
+        ([10, 9, 30, 29], "the larger network is faster in 2 pairs, certain: none"),
+    ],
+)
+def test_the_sentence_counts_larger_networks_that_are_faster(times_us, text):
+    found = answer(find_scaling(from_columns({"layers": [1, 2, 3, 4], "latency_us": times_us})))
+    assert found.along("layers").endswith(f"; {text}") and found.sentence.endswith(f"; {text}")
+
+
+def test_the_sentence_names_the_pairs_that_are_certain_and_the_least_ratio():
+    cells_of_sizes = {}
+    for size, time_us in zip((1, 2, 3, 4), (100, 80, 120, 110), strict=True):
+        rounds = [Trials(1e3 * (time_us + np.linspace(-0.1, 0.1, 200))) for _ in range(5 if size < 3 else 1)]
+        cells_of_sizes[(size,)] = ShapeTime(time_us, tuple(rounds))
+    times = replace(from_columns({"layers": [1], "latency_us": [1]}), cells={"all": cells_of_sizes})
+    found = answer(find_scaling(times))
+    assert found.along("layers").endswith("is faster in 2 pairs, certain: layers 1 -> 2")
+    assert answer(find_scaling(times, 1.5)).sentence.endswith("; no larger network is faster by a factor of 1.5")
+
+
+@pytest.mark.parametrize("columns", [{"hidden": [64], "latency_us": [3]}, {"hidden": [64, 128], "latency_us": [3, 4]}])
+def test_of_too_few_sizes_the_sentence_says_how_many_a_power_takes(columns):
+    found = answer(find_scaling(from_columns(columns)))
+    assert found.sentence == "all: growth not fitted: needs at least 3 sizes; no larger network is faster"
+    assert found.along("layers") == found.along("hidden") == found.sentence
+
+
+@pytest.mark.parametrize(
+    ("batches", "times_us", "texts"),
+    [
+        (
+            (1, 2, 4),
+            (100, 105, 200),
+            ("up to batch 2;", "at batch 4 (the largest measured of 1 network);", "1.05 times"),
+        ),
+        ((1, 2, 4), (100, 150, 700), ("up to batch 1;", "at batch 2;", "batch 2 takes 1.50 times as long as batch 1;")),
+        ((1, 2, 4), (120, 100, 700), ("up to batch 2;", "batch 2 takes 0.833 times as long as batch 1;")),
+    ],
+)
+def test_of_the_batch_the_sentence_says_what_batching_costs(batches, times_us, texts):
+    found = answer(find_scaling(from_columns({"batch": batches, "latency_us": times_us})))
+    sentence = found.along("batch")
+    assert sentence.startswith("all: almost free (doubling costs less than 10 %)")
+    assert all(text in sentence for text in texts), sentence
+
+
+def test_without_batch_2_its_cost_is_not_said():
+    found = answer(find_scaling(from_columns({"hidden": [8, 8, 9], "batch": [1, 4, 1], "latency_us": [10, 20, 11]})))
+    assert "batch 2" not in found.along("batch") and "least time per sample at batch 4" in found.along("batch")
+    assert "free" not in found.along("hidden")
+
+
+def test_a_representation_is_short_and_the_table_narrow():
+    columns = grid(powers(layers=1, hidden=1.9, sequence=1.3, batch=0.5))
+    rows = len(columns["layers"])
+    columns = {name: values * 3 for name, values in columns.items()}
+    columns["runtime"] = [name for name in ("first", "second", "third") for _ in range(rows)]
+    found = answer(find_scaling(from_columns(columns)))
+    assert len(repr(found)) < 300 and repr(found).startswith("<ScalingAnswers: first: time grows as layers^1.00")
+    header, lines_of_table = cells(found)
+    assert len(header) <= 8 and {len(line) for line in lines_of_table} == {len(header)} and len(lines_of_table) == 12
+    assert found.sentence in re.sub(r"<br>", "\n", found._repr_html_())

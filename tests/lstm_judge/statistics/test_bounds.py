@@ -77,6 +77,7 @@ def with_estimates(answer: Verdict) -> dict:
 
 
 # A grid has 160 networks, each of which is judged and compared twice.
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize("folder", rest_is_heavy(FOLDERS, lambda folder: folder.name == "confirm", one_in=4))
 def test_every_interval_of_a_folder_contains_its_estimate(rng, folder):
     """Of each answer, at deadlines around a percentile of one of the groups; and no bound contradicts a verdict."""
@@ -120,6 +121,7 @@ def binned(latency_ns: np.ndarray) -> Round:
     return Round(edges_ns.mean(axis=0), np.zeros(len(latency_ns), bool), edges_ns=edges_ns)
 
 
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize(
     ("law", "until"),
     rest_is_heavy(
@@ -142,6 +144,7 @@ def test_no_bound_contradicts_the_verdict_on_planted_latencies(rng, law, until):
         assert not list(contradictions(answer)), answer
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_bounds_are_the_tests_inverted(rng):
     """Whatever the sizes: at the bound the test is decided, and a millionth beside it it is not."""
     for _ in range(8):
@@ -162,6 +165,7 @@ def test_bounds_are_the_tests_inverted(rng):
         assert fewest == min(filter(tests.missed, counts), default=None)
 
 
+@pytest.mark.random(tail=6e-6, why="rates, 6 checks of 0.05")
 @pytest.mark.parametrize("kind", rest_is_heavy(list(KINDS)[1:7], ("bursts of 10",).__contains__))
 def test_the_upper_bound_of_the_rate_holds_for_the_bursts_that_were_asked_for(rng, kind):
     """Without these the bound was below the true rate in about half of the recordings."""
@@ -172,6 +176,7 @@ def test_the_upper_bound_of_the_rate_holds_for_the_bursts_that_were_asked_for(rn
     check_rate(sum(len(KINDS[kind](rng, n, rate)) < enough for _ in range(runs)), runs, 0.05)
 
 
+@pytest.mark.random(tail=1.2e-5, why="rates, 12 checks of 0.1: the shares of docs/evidence.md are at most that")
 @pytest.mark.parametrize("rho", rest_is_heavy([0.0, 0.5, 0.9, 0.99], (0.99).__eq__))
 def test_intervals_of_a_summary_hold_for_trials_that_depend_on_those_before(rng, rho):
     """At a coefficient of 0.99 intervals of independent trials were true in 10 to 20 %."""
@@ -202,6 +207,7 @@ def slow_level(rng, n: int) -> np.ndarray:
     return 1e5 * np.exp(0.02 * autoregressive(rng, n, np.exp(-1 / 500)) + 0.02 * rng.standard_normal(n))
 
 
+@pytest.mark.random(tail=2e-6, why="rates, 1 check of 0.05 and 1 of 0.1")
 def test_a_slow_level_is_seen_in_the_slowest_calls_and_denies_met_near_the_deadline(rng):
     """MET was false in a third of these recordings at the true percentile, 109.1 us."""
     runs = 40

@@ -136,6 +136,7 @@ def test_the_outcome_is_that_of_scipys_tests(percentile, n):
     assert seen == {MET, MISSED, NOT_ENOUGH}
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_a_latency_of_exactly_the_deadline_is_no_miss(rng):
     for deadline_us in (812.345, 0.1, 1e-3, 1000 / 3, 1e6, *rng.uniform(0.01, 1e5, 300).round(3)):
         as_ns = float(Fraction(repr(float(deadline_us))) * 1000)
@@ -215,6 +216,7 @@ def brute_force(rounds: list[np.ndarray]):
     return worst, max(runs, default=0), everything.mean(), np.mean(after) if after else None
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_firm_statistics_are_those_of_counting_every_window(rng):
     for _ in range(200):
         rate = rng.choice([0, 0.01, 0.2, 0.9, 1])
@@ -296,6 +298,7 @@ SERIES = {
 }
 
 
+@pytest.mark.random(tail=6.3e-5, why="rates, 63 checks of 0.05")
 @pytest.mark.parametrize("name", rest_is_heavy(SERIES, ("independent", "rho 0.5").__contains__))
 def test_met_at_the_boundary_in_at_most_5_percent_of_series(name, rng):
     for percentile, n, runs in EDGES:
@@ -303,6 +306,7 @@ def test_met_at_the_boundary_in_at_most_5_percent_of_series(name, rng):
         check_rate(len(found), runs, 0.05, (percentile, n))
 
 
+@pytest.mark.random(tail=2.4e-5, why="rates, 24 checks of 0.05")
 @pytest.mark.parametrize(
     ("length", "chance"),
     rest_is_heavy(
@@ -316,6 +320,7 @@ def test_a_burst_that_was_caught_keeps_met_to_5_percent(length, chance, rng):
         check_rate(len(found), runs, 0.05, (percentile, n))
 
 
+@pytest.mark.random(tail=3e-6, why="rates, 3 checks of 0.05")
 def test_where_bursts_come_often_enough_met_keeps_to_5_percent_over_all(rng):
     for length, chance in ((5, 0.5), (5, 1), (10, 0.5)):
         found = mets(functools.partial(bursty, length=length, chance=chance), 30_000, "99.9", 150, rng)
@@ -328,6 +333,7 @@ BODIES = {name: planted_latencies.BODIES[name] for name in ("lognormal 5 %", "ex
 }
 
 
+@pytest.mark.random(tail=1e-5, why="rates, 10 checks of 0.001")
 @pytest.mark.parametrize("body", rest_is_heavy(BODIES, "lognormal 5 %".__eq__))
 def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
@@ -359,6 +365,7 @@ def test_chance_is_exact_for_neighbours_and_bounded_for_wider_windows():
         assert two.chance(1, count, 0.5) == pytest.approx((short >= count).mean())
 
 
+@pytest.mark.random(tail=1e-9, why="measured under 90 seeds for each k, 8 and more")
 @pytest.mark.parametrize("k", rest_is_heavy([2, 5, 10], (5).__eq__))
 def test_the_extremal_index_of_a_moving_maximum_is_found(k, rng):
     # The estimate leans to the careful side.
@@ -441,6 +448,7 @@ def test_misses_of_one_round_are_not_those_of_all():
     assert judge(of(*mixed), 200).outcome == MET
 
 
+@pytest.mark.random(tail=1e-6, why="rates, 1 check of 0.001")
 def test_rounds_of_different_medians_are_no_dependence(rng):
     runs, question = 100, Question(1e4)
     recordings = [of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))) for _ in range(runs)]
@@ -448,6 +456,7 @@ def test_rounds_of_different_medians_are_no_dependence(rng):
     check_rate(sum(verdict.effective.n != 3000 for verdict in verdicts), runs, 1e-3)
 
 
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize(
     ("rounds", "until", "asked"),
     rest_is_heavy(
@@ -543,6 +552,7 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
 # What is handed on
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_failures_statuses_and_json(rng):
     verdict = failed("failed at build: no such layer", Question(1000))
     assert (verdict.outcome, verdict.n, verdict.max_us, verdict.new_recording.trials) == (NOT_ENOUGH, 0, None, None)
@@ -590,6 +600,32 @@ def test_a_conclusion_counts_what_was_found_and_nothing_else(counts):
     largest = verdicts.largest()
     assert (largest is None) == (counts[0] == 0)
     said(str(verdicts), names_text(verdicts))
+
+
+@pytest.mark.parametrize(
+    ("met", "undecided", "named"),
+    [(8, 16, True), (16, 8, False), (16, 16, False), (None, 16, True), (None, None, False)],
+)
+def test_a_conclusion_names_the_larger_network_that_a_new_recording_decides(met, undecided, named):
+    """Nothing needs to be decided up to the size of the largest that met it; what no recording decides is not named."""
+    places = [("met it", met), ("had too few trials to say", undecided), ("stayed undecided", 400), ("missed it", 500)]
+    groups = [configured(KINDS[kind], hidden=hidden) for kind, hidden in places if hidden]
+    verdicts = lab.verdict(groups, 200)
+    lines = verdicts.conclusion.splitlines()
+    last = (
+        f"Largest undecided network: {undecided} units; 2995 new trials can prove MET: "
+        f"lstm-trt record --layers 1 --hidden {undecided} --sequence 4 "
+    )
+    assert lines[-1].startswith(last) == named and (" --trials 2995 --out" in lines[-1]) == named
+    assert any(line.startswith(f"Largest network that met it: {met} units, no misses") for line in lines) == bool(met)
+    assert len(lines) == 1 + bool(met) + named and str(verdicts).endswith(verdicts.conclusion)
+
+
+def test_the_largest_of_undecided_networks_is_one_that_a_new_recording_may_decide():
+    kinds = ("stayed undecided", "had too few trials to say", "met it", "met it")
+    verdicts = lab.verdict([configured(KINDS[kind], hidden=30 - place) for place, kind in enumerate(kinds)], 200)
+    assert [verdicts.largest(), verdicts.largest(places=[0, 1, 3]), verdicts.largest(undecided=True)] == [2, 3, 1]
+    assert [each.trials_needed for each in verdicts] == [None, 2995, None, None]
 
 
 def test_a_conclusion_of_one_configuration_counts_nothing():
@@ -677,6 +713,7 @@ def test_what_cannot_be_judged_is_refused(rounds):
     said(refusal(judge, rounds, 100))
 
 
+@pytest.mark.random(tail=0, why="identity")
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 10, 29, 60])
 def test_small_recordings_have_a_verdict(n, rng):
     for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):

@@ -249,6 +249,7 @@ ALONE["every second sample"] = (lambda: chained(["every second sample", "GRU"]),
 LIGHT = ("the last state as an output", "a first state by an input", "every second sample")
 
 
+@pytest.mark.random(tail=1e-9, why="errors of rounding stay ten times below the bound")
 @needs_compiler
 @pytest.mark.parametrize("name", rest_is_heavy([*NAMED, *ALONE], lambda name: name in LIGHT))
 def test_each_function_computes_what_the_graph_does_or_there_is_none(name, rng, tmp_path):
@@ -256,6 +257,7 @@ def test_each_function_computes_what_the_graph_does_or_there_is_none(name, rng, 
     assert functions_that_agree(build(), rng, tmp_path) == samples
 
 
+@pytest.mark.random(tail=0, why="counted at test_each_function_computes_what_the_graph_does_or_there_is_none")
 @needs_compiler
 @pytest.mark.parametrize(
     ("parts", "samples"),
@@ -266,6 +268,7 @@ def test_the_samples_of_a_call_are_stated(parts, samples, rng, tmp_path):
     assert functions_that_agree(chained(parts), rng, tmp_path) == samples
 
 
+@pytest.mark.random(tail=0, why="counted at test_each_function_computes_what_the_graph_does_or_there_is_none")
 @needs_compiler
 @pytest.mark.parametrize("number", rest_is_heavy(list(range(24)), lambda number: number == 0, one_in=4))
 def test_random_graphs_in_all_their_functions(number, rng, tmp_path):
@@ -277,6 +280,7 @@ def test_random_graphs_in_all_their_functions(number, rng, tmp_path):
     assert functions.keys() == ANY.keys() or not set(parts) <= CAUSAL.keys(), parts
 
 
+@pytest.mark.random(tail=0, why="counted at test_each_function_computes_what_the_graph_does_or_there_is_none")
 @needs_compiler
 @pytest.mark.parametrize("precision", rest_is_heavy(["bf16", "int8"], lambda precision: precision == "int8"))
 def test_a_first_state_in_other_precisions(precision, rng, tmp_path):
@@ -379,6 +383,7 @@ CARRIED = {
 }
 
 
+@pytest.mark.random(tail=0, why="counted at test_each_function_computes_what_the_graph_does_or_there_is_none")
 @pytest.mark.heavy
 @needs_compiler
 @pytest.mark.parametrize("case", CARRIED)
@@ -408,6 +413,7 @@ def test_states_are_carried_from_call_to_call(case, rng):
 FREE = ("prepare_next", "reset")
 
 
+@pytest.mark.random(tail=0, why="counted at test_each_function_computes_what_the_graph_does_or_there_is_none")
 @pytest.mark.heavy
 @needs_compiler
 def test_a_state_that_is_given_in_each_call(rng):

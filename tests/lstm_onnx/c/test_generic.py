@@ -41,6 +41,7 @@ OPERATORS = sorted(HANDLERS.keys() - test_operators.WITHOUT_CASE)
 OFTEN = ("functions", "random network", "graph, a state of another layer", "moved, a window of each sample")
 
 
+@pytest.mark.random(tail=1e-8, why="as the tests of the same networks for other targets")
 @needs_compiler
 @pytest.mark.parametrize("edge", rest_is_heavy(list(test_file.EDGES), lambda edge: edge in ("three kinds", "RNN")))
 def test_layers(edge, rng):
@@ -48,6 +49,7 @@ def test_layers(edge, rng):
     assert c_networks.largest_error(plan, "generic", block, rng, "-O1", *STRICT) < test_file.BOUND
 
 
+@pytest.mark.random(tail=0, why="counted at test_layers")
 @needs_compiler
 @pytest.mark.parametrize("name", rest_is_heavy(list(PROPERTIES), lambda name: name in OFTEN, one_in=6))
 def test_what_the_other_targets_compute(name, rng, monkeypatch):
@@ -106,6 +108,7 @@ def run(command: list[str], folder) -> str:
     return done.stdout
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 4 networks")
 @pytest.mark.skipif(not shutil.which("gcc") or not shutil.which("g++"), reason="needs gcc and g++")
 def test_it_is_plain(rng, tmp_path):
     """C99 and C++ without a warning; no vectors, attributes, builtins or pragmas."""
@@ -119,6 +122,7 @@ def test_it_is_plain(rng, tmp_path):
         )
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 4 networks")
 @needs_cross
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_flash_memory_and_stack_are_as_the_head_says(processor, rng, tmp_path):

@@ -46,6 +46,7 @@ def test_other_names_stay(name):
     assert checked_name(name) == free_name(name) == name
 
 
+@pytest.mark.random(tail=0, why="fuzzing, 4 names")
 @pytest.mark.skipif(not shutil.which("gcc") or not shutil.which("g++"), reason="needs gcc and g++")
 def test_names_that_are_accepted_compile(rng, tmp_path):
     """Words of the generated code, and those around names that are taken, in programs in C and C++."""

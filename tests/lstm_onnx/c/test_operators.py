@@ -189,6 +189,11 @@ def test_cases_of_all_operators_are_known():
 SIZES = (5, 1, 6, 4)
 
 
+@pytest.mark.random(
+    tail=0,
+    why="identity: the seed chooses 24 of up to 126 layers a kind; all of them were computed, with at most "
+    "0.44 of the bound",
+)
 @needs_compiler
 @pytest.mark.parametrize("kind", rest_is_heavy(["LSTM", "GRU", "RNN"], lambda kind: kind == "RNN"))
 def test_recurrent_layers_with_all_that_onnx_defines(kind, rng):
@@ -233,6 +238,10 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.random(
+    tail=1e-9,
+    why="measured: of 3.8 million drawn numbers for each function, the largest error is 0.30 of the bound",
+)
 @needs_compiler
 @pytest.mark.parametrize("flags", [(), ("-O3", "-ffast-math")], ids=["", "fast"])
 def test_functions_over_the_whole_range(flags, rng):
@@ -310,6 +319,11 @@ def drawn(rng: np.random.Generator, rows: int, width: int) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.random(
+    tail=1e-8,
+    why="measured under 110 seeds: 6.6 of the logarithm of the error, of which the largest is 0.03 of the "
+    "bound; no operator of these networks has a jump or a steep slope",
+)
 @needs_compiler
 @pytest.mark.parametrize("number", rest_is_heavy(list(range(8)), lambda number: number == 0))
 def test_random_networks_as_onnxruntime_computes_them(number, rng):

@@ -25,7 +25,7 @@ from lstm_trt.recorder.doctor import DoctorReport
 from lstm_trt.recorder.pool import remarks
 from lstm_trt.store import cache
 from lstm_trt.store.folders import Consolidated
-from tests.conftest import PROGRAMS, ROOT, rest_is_heavy, wait_for
+from tests.conftest import PROGRAMS, ROOT, ran, rest_is_heavy, wait_for
 from tests.support.golden import TEXTS
 from tests.support.packages import loaded
 
@@ -104,6 +104,36 @@ def test_terminate_and_hang_up_are_a_clean_stop(ending, tmp_path, monkeypatch):
     assert process.returncode == 130 and "Traceback" not in errors
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [".lstm_trt.lock"])
     assert not list((tmp_path / "tmp").iterdir())
+
+
+#: A program that records, in which a library keeps the exception of a signal to itself.
+KEPT = """
+import os, signal, sys
+
+from lstm_trt.cli.main import main
+from lstm_trt.recorder import pool
+
+begin = pool.WorkerPool.__enter__
+
+
+def begin_after_a_signal(self):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        pass
+    return begin(self)
+
+
+pool.WorkerPool.__enter__ = begin_after_a_signal
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_stop_that_a_library_kept_to_itself_is_seen_by_the_next_wait(tmp_path):
+    arguments = ["record", *map(str, SHAPE), "--trials", "10000000", "--out", str(tmp_path / "out")]
+    stopped = ran(sys.executable, "-c", KEPT, *arguments, status=130)
+    assert stopped.stderr == "lstm-trt: stopped\n"
+    assert not list((tmp_path / "out").glob("*.parquet"))
 
 
 def test_a_deleted_working_folder_is_one_line(monkeypatch, capsys):

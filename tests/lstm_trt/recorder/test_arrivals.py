@@ -446,6 +446,7 @@ def test_the_time_left_knows_that_another_period_takes_another_time(monkeypatch)
     assert 0.5 < estimate < 2
 
 
+@pytest.mark.random(tail=1e-5, why="measured under 500 seeds: 4.9 and more of the logarithm of the ratio")
 def test_the_time_left_of_networks_of_unlike_sizes_is_within_a_factor_of_two_from_a_third_on(monkeypatch, rng):
     """Each runtime has an overhead of a call and a speed of its own; the largest network does 4 000 times the least."""
     runtimes = {"fast": (1, 5e-6, 60e9), "usual": (2, 20e-6, 10e9), "slow": (8, 300e-6, 2e9)}

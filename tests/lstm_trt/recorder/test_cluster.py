@@ -82,6 +82,7 @@ def kill_workers(cluster: DaskCluster, folder: Path, nanny: bool, kills: int, rn
 
 
 # Each recording and each new worker is a process that starts: 10 to 15 s.
+@pytest.mark.random(tail=0, why="identity: whichever workers are killed, and whenever")
 @sampled(2)
 @pytest.mark.parametrize(("nanny", "kills"), [(False, 3), (True, 2)])
 def test_workers_that_are_killed_lose_at_most_what_is_under_way(tmp_path, nanny, kills, rng):

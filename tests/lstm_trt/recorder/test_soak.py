@@ -405,6 +405,7 @@ def test_memory_is_bounded(tmp_path):
 # Watching
 
 
+@pytest.mark.random(tail=0, why="identity")
 def test_a_snapshot_is_exact(rng):
     def seen(latency_ns, deadline_us: float | None = 70.0):
         misses = None if deadline_us is None else misses_of(latency_ns, deadline_us)
