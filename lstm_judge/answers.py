@@ -101,10 +101,10 @@ class Answers(Sequence[Answer]):
         printer.text("\n".join([*warning_lines(self.warnings), str(self)]))
 
     def _repr_html_(self) -> str:
-        """Show the warnings, the sentence and the table in Jupyter: the one of `--format md`, with
+        """Show the sentence, the warnings and the table in Jupyter: the one of `--format md`, with
         the `legend` of its module of texts, and if there are many without the columns that it
         names as the `least` important."""
-        lines = [*warning_lines(self.warnings), self.sentence, *self.runs.lacks]
+        lines = [self.sentence, *warning_lines(self.warnings), *self.runs.lacks]
         if hasattr(self._texts, "legend"):
             lines += self._texts.legend(self)
         table = self.frame

@@ -139,7 +139,7 @@ class Runs(Sequence[Group]):
 
     def _repr_html_(self) -> str:
         """Show the remarks, the sentence and the table in Jupyter."""
-        return html_table([*warning_lines(self.remarks), self.sentence, *self.lacks], self.frame)
+        return html_table([self.sentence, *warning_lines(self.remarks), *self.lacks], self.frame)
 
     @property
     def lacks(self) -> list[str]:
