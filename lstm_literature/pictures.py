@@ -45,8 +45,7 @@ def framework_colors() -> dict[str, tuple]:
 
 def color_of(implementation: str) -> tuple | str:
     """The colour of an implementation's framework, or that of its successor; grey for those without one."""
-    nearest = {name: own[0] for (_, name), own in sides.SUCCESSORS.items() if not isinstance(own, str)}
-    return framework_colors().get(title_and_framework(nearest.get(implementation, implementation))[1], OTHER)
+    return framework_colors().get(title_and_framework(sides.successors_of(implementation)[0])[1], OTHER)
 
 
 #: Mode -> marker of its runs; half filled if the sizes are a fraction of the document's.
@@ -207,30 +206,8 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
     """
     rows = list(rows)
     pictures: dict[str, Callable[[], Picture]] = {}
-    for name in dict.fromkeys(row.workload for row in rows):
-        printed = published.of(VARIANTS[name][0].document)
-        for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
-            title = MODE_TITLES[mode]
-            found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
-            if name == "layer":
-                first = [(each, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
-                table = [(each.label + _scale(now), then, now) for each, then, now in first]
-                picture = partial(table_of, table, "layer: batch x sequence x units")
-            elif name in SIZES:
-                field, axis = SIZES[name]
-                # Variants with the batch and sequence of the first; recordings at the smallest scale, which has all.
-                size = found[0][0].batch, found[0][0].sequence
-                found = [item for item in found if (item[0].batch, item[0].sequence) == size]
-                before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
-                today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
-                picture = partial(over_size, before, today, axis, f"{name} by {axis}: {title}")
-            else:
-                ((_, then, now),) = found
-                parts = pages([*then, *now])
-                for number, part in enumerate(parts[:-1], 1):
-                    pictures[f"literature-{name}-{mode}-{number}"] = partial(bars, part, f"{name}: {title}")
-                picture = partial(bars, parts[-1], f"{name}: {title}")
-            pictures[f"literature-{name}-{mode}"] = picture
+    for name, mode in dict.fromkeys((row.workload, row.mode) for row in rows):
+        pictures |= _of_workload(rows, name, mode)
     for document in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
@@ -239,10 +216,32 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
     return style.write_pictures(pictures, folder, formats)
 
 
+def _of_workload(rows: Sequence, name: str, mode: str) -> dict[str, Callable[[], Picture]]:
+    """Name -> what draws it: the figures of one workload in one mode."""
+    key, title = f"literature-{name}-{mode}", MODE_TITLES[mode]
+    printed = published.of(VARIANTS[name][0].document)
+    found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
+    if name == "layer":
+        table = [(each.label, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
+        return {key: partial(table_of, table, "layer: batch x sequence x units")}
+    if name in SIZES:
+        field, axis = SIZES[name]
+        # Variants with the batch and sequence of the first; recordings at the smallest scale, which has all.
+        size = found[0][0].batch, found[0][0].sequence
+        found = [item for item in found if (item[0].batch, item[0].sequence) == size]
+        before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
+        today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
+        return {key: partial(over_size, before, today, axis, f"{name} by {axis}: {title}")}
+    ((_, then, now),) = found
+    *others, last = pages([*then, *now])
+    parts = {f"{key}-{number}": part for number, part in enumerate(others, 1)} | {key: last}
+    return {each: partial(bars, part, f"{name}: {title}") for each, part in parts.items()}
+
+
 def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side]:
     try:
         return sides.today(rows, workload, mode)
-    except UsageError:  # not recorded
+    except UsageError:  # unlike recordings
         return []
 
 
@@ -283,33 +282,41 @@ def over_size(
 
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
-    titles = {entry.title: entry.implementation for side in sides.values() for entry in side.entries}
-    times_ms = _times_ms(sides.values())
-    looks = _looks(titles)
-    failed: dict[int, list[str]] = {}
-    for title in titles:
+    looks = _looks({entry.title: entry.implementation for side in sides.values() for entry in side.entries})
+    for title, look in looks.items():
         found = {size: entry for size, side in sides.items() for entry in side.entries if entry.title == title}
-        good = sorted((size, 1e3 * entry.seconds) for size, entry in found.items() if entry.seconds is not None)
-        for size, entry in found.items():
-            if entry.status == "failed":
-                failed.setdefault(size, []).append(SHORT.get(entry.reason, "failed"))
-        grows = f": {multiple(good[-1][1] / good[0][1])} from {good[0][0]} to {good[-1][0]}" if len(good) > 1 else ""
-        grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
-        x, y = zip(*good, strict=True) if good else ((), ())
-        grows += " ?" * any(entry.doubt for entry in found.values())
-        ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
+        times = {size: 1e3 * entry.seconds for size, entry in sorted(found.items()) if entry.seconds is not None}
+        doubt = " ?" * any(entry.doubt for entry in found.values())
+        label = f"{title}: {_growth(times)}{doubt}"
+        ax.plot(list(times), list(times.values()), label=label, markersize=4.5, linewidth=1.3, **look)
+    failed = {size: side.failed for size, side in sides.items() if side.failed}
+    strip = STRIP if failed else 0
+    times_ms = _times_ms(sides.values())
     low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
     style.log_axis(ax.yaxis, low, high)
-    ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
+    ax.set_ylim(low, high * (high / low) ** (strip / (1 - strip)))
     style.size_axis(ax, sizes, True)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
-    if failed:
-        strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
-        ax.add_patch(strip)
-        for size, reasons in failed.items():
-            text = "\n".join(f"{reason} {count}" for reason, count in Counter(reasons).items())
-            place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
-            ax.annotate("✕ " + text, (size, 0.99), **place)
+    if strip:
+        _failures(ax, failed)
+
+
+def _failures(ax: Axes, failed: Mapping[int, Sequence[SideEntry]]) -> None:
+    """The strip above a panel, with the number of failures at each size by their reason."""
+    ax.add_patch(Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0))
+    for size, entries in failed.items():
+        reasons = Counter(SHORT.get(entry.reason, "failed") for entry in entries)
+        text = "\n".join(f"{reason} {count}" for reason, count in reasons.items())
+        place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
+        ax.annotate("✕ " + text, (size, 0.99), **place)
+
+
+def _growth(times: Mapping[int, float]) -> str:
+    """How a line of the legend ends: what the time of the largest size is in terms of that of the smallest."""
+    if not times:
+        return "failed"
+    (first, low), (last, high) = min(times.items()), max(times.items())
+    return f"{multiple(high / low)} from {first} to {last}" if last > first else f"{number(low)} ms"
 
 
 def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
@@ -337,37 +344,46 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     rows = [row for row in rows if row[1] or row[2]]
     if not rows:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
-    both = [side for row in rows for side in row[1:] if side]
-    titles = {entry.title: entry.implementation for side in both for entry in side.entries}
-    looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
-    times_ms = _times_ms(both)
-    sources: list[list[Any]] = [[row[place] for row in rows if row[place]] for place in (1, 2)]
-    lines = [source_text(sides) for sides in sources if sides]
-    spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
+    sources: list[list[Any]] = [
+        [side for side in sides if side] for sides in zip(*(row[1:] for row in rows), strict=True)
+    ]
+    sources = [sides for sides in sources if sides]
+    both = [side for sides in sources for side in sides]
+    looks = _looks({entry.title: entry.implementation for side in both for entry in side.entries})
+    spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources]
     summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
-    named = {
-        (side is then, entry.title) for _, then, now in rows for side in (then, now) if side for entry in side.ranked
-    }
-    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(named) / 3)
-    with style.figure(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
+    named = sum(len({entry.title for side in sides for entry in side.ranked}) for sides in sources)
+    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(named / 3)
+    notes = [*map(source_text, sources), *notes]
+    with style.figure(title, notes, height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
         ax = body.subplots()
-        _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
+        times_ms = _times_ms(both)
+        _rows(ax, [name + _scale(now) for name, _, now in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):
-            for side, fill in ((then, "white"), (now, None)):
-                for entry in side.ranked if side else ():
-                    name = f"{'document: ' if fill else 'today: '}{entry.title}"
-                    look: Any = looks[entry.title] | ({"markerfacecolor": fill} if fill else {})
-                    ax.plot([1e3 * entry.seconds], [place], label=name, markersize=5.5, **look)
-            failed = [
-                f"{entry.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {entry.reason}"
-                for side in (then, now)
-                for entry in (side.entries if side else ())
-                if entry.status in ("failed", "no figure")
-            ]
-            if failed:
-                text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
-                look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-                style.beside(ax, text, (0, place), (3, 0), **look)
+            _table_row(ax, place, {"document": then, "today": now}, looks)
         ax.set_xlabel("time per batch [ms] (log)")
         style.legend_below(body, style.handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture
+
+
+#: Whose times a row of `table_of` has -> how its markers differ, and what is said of its failures.
+OF_A_ROW: dict[str, tuple[dict[str, Any], str]] = {
+    "document": ({"markerfacecolor": "white"}, " (document)"),
+    "today": ({}, ""),
+}
+
+
+def _table_row(ax: Axes, place: int, sides: Mapping[str, Side | None], looks: Mapping[str, dict]) -> None:
+    failed = []
+    for source, side in sides.items():
+        filling, where = OF_A_ROW[source]
+        for entry in side.entries if side else ():
+            if entry.seconds is not None:
+                look: Any = looks[entry.title] | {"linestyle": "none", "markersize": 5.5} | filling
+                ax.plot([1e3 * entry.seconds], [place], label=f"{source}: {entry.title}", **look)
+            elif entry.status != "empty":
+                failed.append(f"{entry.title.removesuffix(', eager')}{where}: {entry.reason}")
+    if failed:
+        text = f"✕ {f'{len(failed)} failed, ' * (len(failed) > 1)}{failed[0]}"
+        look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+        style.beside(ax, _cut(text, 62), (0, place), (3, 0), **look)
