@@ -18,7 +18,6 @@ API = {
     "printed": "lstm_literature.sides:printed",
     "today": "lstm_literature.sides:today",
     "then_and_now": "lstm_literature.sides:then_and_now",
-    "ratios": "lstm_literature.sides:ratios",
     "successors": "lstm_literature.sides:successors",
     "coverage": "lstm_literature.completeness:coverage",
     "bars": "lstm_literature.pictures:bars",

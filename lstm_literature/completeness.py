@@ -110,8 +110,11 @@ class Coverage(metrics.Table):
 def _html_row(header: list[str], row: list[str]) -> str:
     """A row of the columns `IN_NOTEBOOKS`, each name in one line; a reason, which ends a row, may break."""
     kind = "th" if row is header else "td"
-    named = [(name, cell) for name, cell in zip(header, row, strict=False) if name.split()[0] in IN_NOTEBOOKS]
-    cells = [f'<{kind} style="white-space: nowrap">{escape(cell)}</{kind}>' for _, cell in named]
+    cells = [
+        f'<{kind} style="white-space: nowrap">{escape(cell)}</{kind}>'
+        for name, cell in zip(header, row, strict=False)
+        if name.split()[0] in IN_NOTEBOOKS
+    ]
     if len(row) < len(header):
         rest = 1 + len(IN_NOTEBOOKS) - len(cells)
         cells[-1] = f'<td colspan="{rest}" style="text-align: left">{escape(row[-1])}</td>'
@@ -148,7 +151,7 @@ def coverage(recorded: Iterable, documents: Collection[str] = tuple(published.DO
 
 def _rows(document: str, row: Any, leading: list) -> list[dict]:
     """One row per successor of a published row's implementation."""
-    workload = published.network_of(row)
+    workload = next(variant for variant in VARIANTS[published.as_there(row)] if published.matches(row, variant))
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
     printed += f" (printed {row.published_value})" if row.corrected else ""
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)

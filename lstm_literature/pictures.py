@@ -121,12 +121,9 @@ def costs(rows: Sequence, title: str) -> Picture:
     found = [row for row in rows if row.statistic in kinds and row.value]
     if not found:
         raise UsageError("these recordings contain no costs (export, tuning, build)")
-    totals: dict[str, float] = {}
-    for row in found:
-        totals[row.title] = max(totals.get(row.title, 0.0), row.value)
-    titles = sorted(totals, key=lambda name: totals[name])
-    low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
-    longest = max(found, key=lambda row: row.value)
+    found.sort(key=lambda row: row.value)
+    shortest, longest = found[0], found[-1]
+    titles = list({row.title: row for row in reversed(found)})[::-1]  # by the longest of each
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
     hardware = listed(dict.fromkeys(str(row.hardware) for row in found))
     notes = [f"One marker per recording on {hardware}; all workloads and sizes."]
@@ -136,7 +133,7 @@ def costs(rows: Sequence, title: str) -> Picture:
         runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
         for row, run in zip(found, runs, strict=True):
             ax.plot([row.value], [titles.index(row.title)], color=colors[row.statistic], alpha=0.8, **run_look(*run))
-        _rows(ax, titles, low, high)
+        _rows(ax, titles, shortest.value / 1.5, longest.value * 1.5)
         ax.set_xlabel("time [s] (log)")
         shown = {row.statistic for row in found}
         handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
@@ -166,7 +163,7 @@ def _panel(ax: Axes, side: Side) -> None:
             continue
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
-        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}" + " ?" * bool(entry.doubt)
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}" + " ?" * bool(entry.doubt)
         style.beside(ax, text, (time_ms, place), (8, 0), size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
@@ -350,8 +347,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     sources = [sides for sides in sources if sides]
     both = [side for sides in sources for side in sides]
     looks = _looks({entry.title: entry.implementation for side in both for entry in side.entries})
-    spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources]
-    summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
+    summary = [f"{sides[0].name}: {len(sides)} shapes, {_span_text(_times_ms(sides))}" for sides in sources]
     named = sum(len({entry.title for side in sides for entry in side.ranked}) for sides in sources)
     height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(named / 3)
     notes = [*map(source_text, sources), *notes]
@@ -366,23 +362,21 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     return picture
 
 
-#: Whose times a row of `table_of` has -> how its markers differ, and what is said of its failures.
-OF_A_ROW: dict[str, tuple[dict[str, Any], str]] = {
-    "document": ({"markerfacecolor": "white"}, " (document)"),
-    "today": ({}, ""),
-}
+def _span_text(times_ms: Sequence[float]) -> str:
+    return f"{number(min(times_ms))} to {number(max(times_ms))} ms"
 
 
 def _table_row(ax: Axes, place: int, sides: Mapping[str, Side | None], looks: Mapping[str, dict]) -> None:
     failed = []
     for source, side in sides.items():
-        filling, where = OF_A_ROW[source]
+        published = source == "document"
+        filling = {"markerfacecolor": "white"} if published else {}
         for entry in side.entries if side else ():
             if entry.seconds is not None:
                 look: Any = looks[entry.title] | {"linestyle": "none", "markersize": 5.5} | filling
                 ax.plot([1e3 * entry.seconds], [place], label=f"{source}: {entry.title}", **look)
             elif entry.status != "empty":
-                failed.append(f"{entry.title.removesuffix(', eager')}{where}: {entry.reason}")
+                failed.append(f"{entry.title.removesuffix(', eager')}{' (document)' * published}: {entry.reason}")
     if failed:
         text = f"✕ {f'{len(failed)} failed, ' * (len(failed) > 1)}{failed[0]}"
         look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}

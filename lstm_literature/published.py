@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lstm_literature.workloads import AS_THERE, VARIANTS, LiteratureWorkload
+from lstm_literature.workloads import AS_THERE, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.libraries import pd
 
@@ -68,11 +68,6 @@ def matches(row: Any, workload: LiteratureWorkload) -> bool:
 def as_there(row: Any) -> str:
     """The name of the workload as the program of a published row has it."""
     return AS_THERE.get((row.workload, row.implementation)) or row.workload
-
-
-def network_of(row: Any) -> LiteratureWorkload:
-    """The workload of a published row as its program has it."""
-    return next(variant for variant in VARIANTS[as_there(row)] if matches(row, variant))
 
 
 def of(document: str) -> pd.DataFrame:

@@ -9,7 +9,8 @@ compared only with others of its own side, and times that one process cannot tel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from lstm_judge.read.numbers import multiple
 from lstm_literature import metrics, published
 from lstm_literature.implementations import load_implementation, title_and_framework
-from lstm_literature.workloads import LiteratureWorkload
+from lstm_literature.workloads import AS_THERE, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.libraries import pd
@@ -101,9 +102,9 @@ class Side:
         """The side with these implementations alone."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.implementation in implementations))
 
-    def ratio(self, entry: SideEntry) -> float | None:
-        """An entry's time divided by the fastest's; None if it has no time."""
-        return None if entry.seconds is None else entry.seconds / self.ranked[0].seconds
+    def ratio(self, entry: SideEntry) -> float:
+        """An entry's time divided by the fastest's."""
+        return entry.seconds / self.ranked[0].seconds
 
 
 def source_text(sides: Sequence[Side]) -> str:
@@ -117,34 +118,23 @@ def source_text(sides: Sequence[Side]) -> str:
     return f"{fullest.name}: {'; '.join(filter(None, [*parts, *notes]))}."
 
 
-def today(rows: Iterable, workload: LiteratureWorkload, mode: str, programs: pd.DataFrame | None = None) -> list[Side]:
+def today(rows: Iterable, workload: LiteratureWorkload, mode: str, *, as_there: bool = False) -> list[Side]:
     """The recordings of an unscaled workload in one mode: one side per recorded scale, largest first; none if there
     are no recordings.
 
-    Each implementation is represented by one recording (`chosen`). With `programs`, the published rows, only the
-    nearest successor of each program is taken, on the network that this program has. Raises `UsageError` if recordings
-    at one scale are from different machines or have different numbers of threads.
+    Each implementation is represented by one recording (`chosen`). `as_there`: the nearest successor of a program that
+    differs from its document's workload is taken on the network that this program has (`AS_THERE`). Raises `UsageError`
+    if recordings at one scale are from different machines or have different numbers of threads.
     """
-    found = [row for row in rows if metrics.is_leading(row)]
-    if programs is None:
-        found = [row for row in found if is_of(row, workload, mode)]
-    else:
-        networks = {
-            successors_of(row.implementation)[0]: published.network_of(row) for row in _of(programs, workload, mode)
-        }
-        found = [row for row in found if is_of(row, networks.get(row.implementation), mode)]
+    programs = AS_THERE.items() if as_there else ()
+    names = {successors_of(program)[0]: name for (of, program), name in programs if of == workload.name}
+    found = [
+        row
+        for row in rows
+        if metrics.is_leading(row) and is_of(row, workload, mode, names.get(row.implementation, workload.name))
+    ]
     scales = sorted({row.scale for row in found}, key=Fraction, reverse=True)
     return [_today([row for row in found if row.scale == scale], workload, mode) for scale in scales]
-
-
-def _of(rows: pd.DataFrame, workload: LiteratureWorkload, mode: str) -> list:
-    """The published rows with the time of a workload in one mode, or why there is none."""
-    every: Any = rows.itertuples()
-    return [
-        row
-        for row in every
-        if row.statistic in published.TYPICAL and row.mode == mode and published.matches(row, workload)
-    ]
 
 
 def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
@@ -171,15 +161,14 @@ def _entry(row: Any, title: str) -> SideEntry:
     return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, doubt, version)
 
 
-def is_of(row: Any, workload: LiteratureWorkload | None, mode: str) -> bool:
-    """Whether a recording, of any scale, belongs to the unscaled `workload`."""
-    if workload is None:
-        return False
+def is_of(row: Any, workload: LiteratureWorkload, mode: str, name: str = "") -> bool:
+    """Whether a recording, of any scale, belongs to the unscaled `workload`, or to the one of the same sizes with the
+    name."""
     # A row whose sizes are no variant of the document has no published sizes; compare its own.
     batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
     sizes = (batch, sequence, row.features, row.hidden, row.layers)
     wanted = (workload.batch, workload.sequence, workload.features, workload.hidden, workload.layers)
-    return (row.workload, row.mode, sizes) == (workload.name, mode, wanted)
+    return (row.workload, row.mode, sizes) == (name or workload.name, mode, wanted)
 
 
 def chosen(rows: Sequence) -> Any:
@@ -198,8 +187,10 @@ def printed(rows: pd.DataFrame, workload: LiteratureWorkload, mode: str) -> list
     They include cells without a figure.
     """
     sides: dict[tuple[str, str], list] = {}
-    for row in _of(rows, workload, mode):
-        sides.setdefault((row.source, row.device), []).append(row)
+    every: Any = rows.itertuples()
+    for row in every:
+        if row.statistic in published.TYPICAL and row.mode == mode and published.matches(row, workload):
+            sides.setdefault((row.source, row.device), []).append(row)
     return [_printed(*key, found, workload, mode) for key, found in sides.items()]
 
 
@@ -297,9 +288,8 @@ class ThenAndNow:
             common = count(len(then.entries), "implementation")
             return f"{self.what}: {then.name} and {now.name} have {common} in common; a ratio needs two."
         pairs = [f"{len(found)} {name}" for name, found in self._pairs.items() if found]
-        every = sum(map(len, self._pairs.values()))
         ratios = f"then {_ratio_text(then, 'was')}; now {_ratio_text(now, 'is')}"
-        return f"{self.what}: {ratios}. Of {count(every, 'pair')}: {', '.join(pairs)}."
+        return f"{self.what}: {ratios}. Of {count(math.comb(len(then.entries), 2), 'pair')}: {', '.join(pairs)}."
 
     @property
     def _pairs(self) -> dict[str, list[str]]:
@@ -350,15 +340,5 @@ def _ratio_text(side: Side, verb: str) -> str:
     fast, slow = (entry.title + " (doubtful)" * bool(entry.doubt) for entry in (side.ranked[0], side.ranked[-1]))
     if len(side.ranked) > 2:
         fast, slow = f"the fastest of {len(side.ranked)}, {fast},", f"the slowest, {slow}"
-    ratio = multiple(side.ranked[-1].seconds / side.ranked[0].seconds, "")
+    ratio = multiple(side.ratio(side.ranked[-1]), "")
     return f"{fast} {verb} {ratio} times as fast as {slow} ({side.machine}; {side.size})"
-
-
-def ratios(sides: Mapping[Any, Side], base: str, implementations: Sequence[str]) -> pd.DataFrame:
-    """Times divided by that of `base` on the same side: a row per side that has it, a column per implementation."""
-    rows = {}
-    for key, side in sides.items():
-        times = side.seconds
-        others = {name: times[name] / times[base] for name in implementations if {name, base} <= times.keys()}
-        rows |= {key: others} if others else {}
-    return pd.DataFrame.from_dict(rows, orient="index").round(2)

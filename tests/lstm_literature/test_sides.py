@@ -74,7 +74,7 @@ def test_todays_side_has_the_median_round_and_failures():
         ("tvm-tuned", None, "out of mem"),
         ("pytorch-one-call-eager", 0.1, ""),
     ]
-    assert [found.ratio(entry) for entry in found.entries] == [2.0, None, 1.0]
+    assert [found.ratio(entry) for entry in found.ranked] == [1.0, 2.0]
     assert found.name == "today" and found.counts == (10,) and "a CPU, 1 thread" in found.where
     assert "n = 10 batches" in sides.source_text([found])
 
@@ -109,11 +109,12 @@ def test_a_scaled_recording_belongs_to_its_variant():
 
 def test_a_successor_is_recorded_on_the_network_of_the_program_that_it_takes_the_place_of():
     base, torch7 = VARIANTS["text-classifier"][0], VARIANTS["text-classifier-torch7"][0]
-    rows = [row("pytorch-fused-eager", 1.0, network, "training") for network in (base, torch7)]
-    rows += [row("keras-jax", 2.0, base, "training"), row("keras-torch", 3.0, base, "training")]
-    (found,) = sides.today(rows[1:], base, "training", programs=published.read_document("002"))
+    rows = [row("pytorch-fused-eager", value, network, "training") for value, network in ((8.0, base), (1.0, torch7))]
+    rows.append(row("keras-jax", 2.0, base, "training"))
+    (found,) = sides.today(rows, base, "training", as_there=True)
     assert times_of(found) == {"pytorch-fused-eager": 1e-3, "keras-jax": 2e-3}
-    assert sides.today(rows[:1], base, "training", programs=published.read_document("002")) == []
+    assert sides.today(rows[:1], base, "training", as_there=True) == []
+    assert times_of(sides.today(rows, base, "training")[0])["pytorch-fused-eager"] == 8e-3
 
 
 def times_of(side: Side) -> dict[str, float | None]:
@@ -268,14 +269,6 @@ def test_many_reversed_pairs_are_counted():
     counts, last = text.splitlines()
     assert counts.endswith(" Of 15 pairs: 15 in the reverse order.")
     assert last.count(";") == sides.MOST_PAIRS and last.endswith("; and others.")
-
-
-def test_ratios_are_within_a_side():
-    found = {"then": side("then", a=1.0, b=2.0), "now": side("today", a=0.5, b=0.25, c=5.0), "none": side("x", b=1.0)}
-    table = sides.ratios(found, "a", ("b", "c"))
-    assert list(table.index) == ["then", "now"] and list(table.columns) == ["b", "c"]
-    assert list(table.b) == [2.0, 0.5] and table.c.isna()["then"] and table.c["now"] == 10.0
-    assert sides.ratios({}, "a", ("b",)).empty
 
 
 def test_every_published_implementation_is_one_of_this_package_or_has_a_successor():
