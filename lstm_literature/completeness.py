@@ -131,7 +131,7 @@ def _cells(row: Any, again: bool) -> list[str]:
     return [*names, metrics.short(row.today), row.device_today, row.framework_version, row.scale, n, threads, row.marks]
 
 
-def coverage(recorded: Iterable, documents: Collection[str] = tuple(published.DOCUMENTS)) -> Coverage:
+def coverage(recorded: Iterable, documents: Collection[str] = published.DOCUMENTS) -> Coverage:
     """All published times of documents and of their authors' further sources, with the best of `recorded` for each.
 
     The best recording is on the device of the published time if there is one, with the fewest threads, at the largest

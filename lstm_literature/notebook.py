@@ -85,8 +85,11 @@ def _wanted(
 def _read(sources: Sequence[str | Path], workloads: Sequence[str]) -> Runs:
     """The recordings of the workloads in folders."""
     runs = load_runs([find_folder(path) for path in sources])
-    items = [item for item in runs.recordings if isinstance(item.configuration.workload, LiteratureWorkload)]
-    items = [item for item in items if item.configuration.workload.name in workloads]
+    items = [
+        item
+        for item in runs.recordings
+        if isinstance(item.configuration.workload, LiteratureWorkload) and item.configuration.workload.name in workloads
+    ]
     return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
 
 

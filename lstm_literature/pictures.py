@@ -6,6 +6,7 @@ sizes, where lines with equal slopes scale alike independent of the machine; `ta
 and size differ. Failures are drawn with their reason. `draw` writes all figures for which there are recordings.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ OTHER = "0.55"
 @cache
 def framework_colors() -> dict[str, tuple]:
     """Colour of each framework that has an implementation: that of its runtime in all figures."""
-    frameworks = dict.fromkeys(load_implementation(name).FRAMEWORK for name in names())
+    frameworks = [load_implementation(name).FRAMEWORK for name in names()]
     runtimes = {framework: framework.lower().replace(" ", "") for framework in frameworks}
     looks = style.runtime_looks([*runtimes.values()])
     return {framework: looks[runtime]["color"] for framework, runtime in runtimes.items()}
@@ -338,18 +339,15 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
 
     `rows`: (label, the document's side, today's side). Failures are listed at the left edge.
     """
-    rows = [row for row in rows if row[1] or row[2]]
-    if not rows:
-        raise UsageError("nothing to draw: there are no published figures and no recordings")
-    sources: list[list[Any]] = [
-        [side for side in sides if side] for sides in zip(*(row[1:] for row in rows), strict=True)
-    ]
+    rows = [row for row in rows if any(row[1:])]
+    sources: list[list[Any]] = [[side for side in sides if side] for sides in list(zip(*rows, strict=True))[1:]]
     sources = [sides for sides in sources if sides]
-    both = [side for sides in sources for side in sides]
+    if not sources:
+        raise UsageError("nothing to draw: there are no published figures and no recordings")
+    both = list(itertools.chain(*sources))
     looks = _looks({entry.title: entry.implementation for side in both for entry in side.entries})
     summary = [f"{sides[0].name}: {len(sides)} shapes, {_span_text(_times_ms(sides))}" for sides in sources]
-    named = sum(len({entry.title for side in sides for entry in side.ranked}) for sides in sources)
-    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(named / 3)
+    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(looks) / 3)
     notes = [*map(source_text, sources), *notes]
     with style.figure(title, notes, height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
         ax = body.subplots()
@@ -369,15 +367,14 @@ def _span_text(times_ms: Sequence[float]) -> str:
 def _table_row(ax: Axes, place: int, sides: Mapping[str, Side | None], looks: Mapping[str, dict]) -> None:
     failed = []
     for source, side in sides.items():
-        published = source == "document"
-        filling = {"markerfacecolor": "white"} if published else {}
+        where, filling = (" (document)", {"markerfacecolor": "white"}) if source == "document" else ("", {})
         for entry in side.entries if side else ():
             if entry.seconds is not None:
                 look: Any = looks[entry.title] | {"linestyle": "none", "markersize": 5.5} | filling
                 ax.plot([1e3 * entry.seconds], [place], label=f"{source}: {entry.title}", **look)
             elif entry.status != "empty":
-                failed.append(f"{entry.title.removesuffix(', eager')}{' (document)' * published}: {entry.reason}")
+                failed.append(f"{entry.title.removesuffix(', eager')}{where}: {entry.reason}")
     if failed:
-        text = f"✕ {f'{len(failed)} failed, ' * (len(failed) > 1)}{failed[0]}"
+        text = f"✕ {len(failed)} failed, {failed[0]}" if len(failed) > 1 else f"✕ {failed[0]}"
         look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
         style.beside(ax, _cut(text, 62), (0, place), (3, 0), **look)

@@ -92,12 +92,6 @@ class Side:
         """Implementation -> its time."""
         return {entry.implementation: entry.seconds for entry in self.ranked}
 
-    @property
-    def where(self) -> str:
-        """Machine and versions."""
-        versions = dict.fromkeys(entry.version for entry in self.entries if entry.version)
-        return "; ".join(filter(None, (self.machine, ", ".join(versions))))
-
     def only(self, implementations: Collection[str]) -> Side:
         """The side with these implementations alone."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.implementation in implementations))
@@ -110,12 +104,14 @@ class Side:
 def source_text(sides: Sequence[Side]) -> str:
     """Description of the sides of one source: machine and versions, sizes, numbers of batches, notes."""
     fullest = max(sides, key=lambda side: len(side.entries))
-    counts = [count for side in sides for count in side.counts]
-    batches = f"n = {min(counts)}" + (f" to {max(counts)}" if max(counts) > min(counts) else "") if counts else ""
-    sizes = list(dict.fromkeys(side.size for side in sides))
-    parts = [fullest.where, *(sizes if len(sizes) <= MOST_SIZES else []), batches and f"{batches} batches"]
-    notes = dict.fromkeys(note for side in sides for note in side.notes)
-    return f"{fullest.name}: {'; '.join(filter(None, [*parts, *notes]))}."
+    versions = dict.fromkeys(entry.version for entry in fullest.entries if entry.version)
+    parts = [fullest.machine, ", ".join(versions)]
+    sizes = dict.fromkeys(side.size for side in sides)
+    parts += sizes if len(sizes) <= MOST_SIZES else []
+    if counts := sorted(number for side in sides for number in side.counts):
+        parts.append(f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} batches")
+    parts += dict.fromkeys(note for side in sides for note in side.notes)
+    return f"{fullest.name}: {'; '.join(filter(None, parts))}."
 
 
 def today(rows: Iterable, workload: LiteratureWorkload, mode: str, *, as_there: bool = False) -> list[Side]:

@@ -75,7 +75,7 @@ def test_todays_side_has_the_median_round_and_failures():
         ("pytorch-one-call-eager", 0.1, ""),
     ]
     assert [found.ratio(entry) for entry in found.ranked] == [1.0, 2.0]
-    assert found.name == "today" and found.counts == (10,) and "a CPU, 1 thread" in found.where
+    assert found.name == "today" and found.counts == (10,) and found.machine == "a CPU, 1 thread"
     assert "n = 10 batches" in sides.source_text([found])
 
 
@@ -128,7 +128,7 @@ def test_the_document_has_one_side_per_device_with_its_empty_cells():
     assert {entry.implementation for entry in cpu.entries if entry.status == "empty"} == {
         f"pytorch-{style}-{execution}" for style in ("fine-grained", "fused") for execution in ("eager", "scripted")
     }
-    assert ", 12 threads; " in cpu.where and "threads; " not in gpu.where
+    assert cpu.machine.endswith(", 12 threads") and "threads" not in gpu.machine
     assert [entry.implementation for entry in cpu.entries if entry.doubt] == ["tensorflow-while-graph"]
     assert any("? is doubtful" in note for note in cpu.notes) and not gpu.ranked[0].doubt
 
