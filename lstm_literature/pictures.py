@@ -259,9 +259,10 @@ def over_size(
     """Time per batch in ms over a size, one line per implementation; `then` and `now`: size -> side.
 
     The legend gives each line's growth: its time at the largest size divided by that at the
-    smallest. Raises `UsageError` if both are empty.
+    smallest. Raises `UsageError` if no side has an entry.
     """
-    panels = [sides for sides in (then, now) if sides]
+    panels = [{size: side for size, side in sides.items() if side.entries} for sides in (then, now)]
+    panels = [sides for sides in panels if sides]
     if not panels:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     sizes = sorted({size for sides in panels for size in sides})

@@ -9,7 +9,6 @@ compared only with others of its own side, and times that one process cannot tel
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -43,7 +42,8 @@ class SideEntry:
     """One implementation of one side; `seconds` (per batch) is None unless `status` is "ok".
 
     Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words. `doubt`: why a
-    published time is doubtful, or empty. `version` names the framework with its version.
+    published time is doubtful, or empty. `version` names the framework with its version; `n` batches were timed, 0 if
+    not stated.
     """
 
     implementation: str
@@ -53,21 +53,21 @@ class SideEntry:
     reason: str = ""
     doubt: str = ""
     version: str = ""
+    n: int = 0
 
 
 @dataclass(frozen=True)
 class Side:
     """The times of one source for one workload in one mode.
 
-    `machine` is its hardware with the number of threads, `size` the sizes that were run, `counts` the numbers of
-    batches that were timed (empty if not stated). `scaled`: whether the sizes are a fraction of the document's.
+    `machine` is its hardware with the number of threads, `size` the sizes that were run. `scaled`: whether the sizes
+    are a fraction of the document's.
     """
 
     name: str
     machine: str
     size: str
     entries: tuple[SideEntry, ...]
-    counts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     mode: str = "forward"
     scaled: bool = False
@@ -108,7 +108,7 @@ def source_text(sides: Sequence[Side]) -> str:
     parts = [fullest.machine, ", ".join(versions)]
     sizes = dict.fromkeys(side.size for side in sides)
     parts += sizes if len(sizes) <= MOST_SIZES else []
-    if counts := sorted(number for side in sides for number in side.counts):
+    if counts := sorted(entry.n for side in sides for entry in side.entries if entry.n):
         parts.append(f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} batches")
     parts += dict.fromkeys(note for side in sides for note in side.notes)
     return f"{fullest.name}: {'; '.join(filter(None, parts))}."
@@ -147,14 +147,13 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
     size += ", as in the document" if whole else f", {first.scale} of the document's size"
     machine = f"{first.hardware}, {count(first.threads, 'thread')}"
     name = "today" if whole else f"today, at scale {first.scale}"
-    counts = tuple(sorted({row.n for row in found if row.n}))
-    return Side(name, machine, size, entries, counts, mode=mode, scaled=not whole)
+    return Side(name, machine, size, entries, mode=mode, scaled=not whole)
 
 
 def _entry(row: Any, title: str) -> SideEntry:
     version = f"{row.framework} {row.framework_version}".strip() if row.framework else ""
-    doubt = getattr(row, "doubt", "")
-    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, doubt, version)
+    doubt, n = getattr(row, "doubt", ""), getattr(row, "n", 0)
+    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, doubt, version, n)
 
 
 def is_of(row: Any, workload: LiteratureWorkload, mode: str, name: str = "") -> bool:
@@ -285,7 +284,7 @@ class ThenAndNow:
             return f"{self.what}: {then.name} and {now.name} have {common} in common; a ratio needs two."
         pairs = [f"{len(found)} {name}" for name, found in self._pairs.items() if found]
         ratios = f"then {_ratio_text(then, 'was')}; now {_ratio_text(now, 'is')}"
-        return f"{self.what}: {ratios}. Of {count(math.comb(len(then.entries), 2), 'pair')}: {', '.join(pairs)}."
+        return f"{self.what}: {ratios}. Pairs: {', '.join(pairs)}."
 
     @property
     def _pairs(self) -> dict[str, list[str]]:
