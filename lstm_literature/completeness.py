@@ -6,8 +6,9 @@ question mark and the reason. `lstm-literature table --coverage` prints it; `doc
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
+from html import escape
 from operator import itemgetter
 from typing import Any
 
@@ -36,6 +37,9 @@ MARKS = {
     "other threads": lambda item, row: row.threads not in (None, item.threads),
     "drift": lambda item, row: not 1 / sides.APART < 1 + item.drift < sides.APART,
 }
+
+#: Columns of a table in a notebook.
+IN_NOTEBOOKS = ("system", "workload", "published", "implementation", "today", "scale", "n", "marks")
 
 #: Document 003: its times are means of networks that `lstm_trt` records, not of workloads of this package.
 _QUESTIONS = {**dict.fromkeys(("document", "source"), "003"), "system": "TensorRT", "label": "stacked LSTMs"}
@@ -71,6 +75,20 @@ class Coverage(metrics.Table):
             lines += [*(f"* {doubt}" for doubt in doubts), ""] if doubts else []
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """The columns `IN_NOTEBOOKS` in Jupyter; a reason goes across the columns that it takes the place of."""
+        lines = []
+        for title, header, cells, doubts in self._blocks():
+            rows = [_html_row(header, row) for row in cells]
+            lines += [
+                f"<p>{escape(title)}</p>",
+                f"<table><thead>{_html_row(header, header)}</thead>",
+                *rows,
+                "</table>",
+            ]
+            lines += [f"<p>{escape(doubt)}</p>" for doubt in doubts]
+        return "\n".join(lines)
+
     def _blocks(self) -> Iterator[tuple[str, list[str], list[list[str]], list[str]]]:
         """Of each document title, header, the cells of its rows, and doubts; a repeated system is left empty."""
         for document, group in itertools.groupby(self, key=lambda row: row.document):
@@ -89,6 +107,20 @@ class Coverage(metrics.Table):
             yield title, header, [_cells(row, again) for row, again in zip(rows, repeated, strict=True)], list(doubts)
 
 
+def _html_row(header: list[str], row: list[str]) -> str:
+    """A row of the columns `IN_NOTEBOOKS`, each name in one line; a reason, which ends a row, may break."""
+    kind = "th" if row is header else "td"
+    cells = [
+        f'<{kind} style="white-space: nowrap">{escape(cell)}</{kind}>'
+        for name, cell in zip(header, row, strict=False)
+        if name.split()[0] in IN_NOTEBOOKS
+    ]
+    if len(row) < len(header):
+        rest = 1 + len(IN_NOTEBOOKS) - len(cells)
+        cells[-1] = f'<td colspan="{rest}" style="text-align: left">{escape(row[-1])}</td>'
+    return f"<tr>{''.join(cells)}</tr>"
+
+
 def _cells(row: Any, again: bool) -> list[str]:
     printed = row.printed + " ?" * bool(row.doubt)
     names = ["" if again else row.system, row.label, row.device, printed, row.implementation or "-"]
@@ -99,15 +131,15 @@ def _cells(row: Any, again: bool) -> list[str]:
     return [*names, metrics.short(row.today), row.device_today, row.framework_version, row.scale, n, threads, row.marks]
 
 
-def coverage(recorded: Iterable) -> Coverage:
-    """All published times of the documents and of their authors' further sources, with the best of `recorded` for each.
+def coverage(recorded: Iterable, documents: Collection[str] = published.DOCUMENTS) -> Coverage:
+    """All published times of documents and of their authors' further sources, with the best of `recorded` for each.
 
     The best recording is on the device of the published time if there is one, with the fewest threads, at the largest
     scale, and of these `sides.chosen`.
     """
     leading = [row for row in recorded if metrics.is_leading(row)]
-    found = [_QUESTIONS]
-    for document in published.DOCUMENTS:
+    found = [_QUESTIONS] if "003-times" in documents else []
+    for document in documents:
         every: Any = published.read_document(document).itertuples()
         rows = [row for row in every if row.statistic in published.TYPICAL and row.workload in VARIANTS]
         titles = list(dict.fromkeys(map(sides.printed_title, rows)))
@@ -126,9 +158,7 @@ def _rows(document: str, row: Any, leading: list) -> list[dict]:
     common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit", "doubt")}
     common |= {"document": document, "system": sides.printed_title(row), "label": label}
     common |= {"workload": workload.name, "published": row.value, "printed": printed, "document_threads": row.threads}
-    successors = sides.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
-    if isinstance(successors, str):
-        return [{**common, "reason": successors}]
+    successors = sides.successors_of(row.implementation)
     return [{**common, "implementation": name, **_today(row, workload, name, leading)} for name in successors]
 
 

@@ -11,7 +11,7 @@ from lstm_judge.read.runs import Incomplete, Runs, as_runs, load as load_runs, p
 from lstm_literature import implementations as registered, metrics, published
 from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
-from lstm_trt.config.configuration import Options
+from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import as_list
 from lstm_trt.config.format import listed
@@ -55,32 +55,51 @@ def load(
     for name in implementations:
         registered.load_implementation(name)  # raises UsageError for an unknown name
     if record:
-        names = implementations or [name for name in registered.names() if availability(name).ready]
-        wanted = [
-            describe_benchmark(variant, name, mode, scale=scale, batches=batches, options=options or Options())
-            for variant in variants
-            for mode in variant.modes
-            for name in names
-            if reason(name, variant.scaled(scale), mode) is None
-        ]
+        wanted = _wanted(variants, implementations, scale, batches, options or Options())
         pythons = interpreters(wanted, print, optional=not implementations)
         wanted = [configuration for configuration in wanted if configuration.id in pythons]
         runs = record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
     else:
-        sources = paths_of(data)
-        runs = load_runs([find_folder(path) for path in sources])
-        items = [
-            item
-            for item in runs.recordings
-            if isinstance(item.configuration.workload, LiteratureWorkload)
-            and item.configuration.workload.name in workloads
-        ]
-        runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
+        runs = _read(paths_of(data), workloads)
+    return Literature(_told(runs, workloads), metrics.table(runs.recordings), printed, variants)
+
+
+def _wanted(
+    variants: Sequence[LiteratureWorkload],
+    implementations: Sequence[str],
+    scale: str,
+    batches: int | None,
+    options: Options,
+) -> list[Configuration]:
+    """What is to be recorded: every mode of each workload with each implementation that can run it."""
+    names = implementations or [name for name in registered.names() if availability(name).ready]
+    return [
+        describe_benchmark(variant, name, mode, scale=scale, batches=batches, options=options)
+        for variant in variants
+        for mode in variant.modes
+        for name in names
+        if reason(name, variant.scaled(scale), mode) is None
+    ]
+
+
+def _read(sources: Sequence[str | Path], workloads: Sequence[str]) -> Runs:
+    """The recordings of the workloads in folders."""
+    runs = load_runs([find_folder(path) for path in sources])
+    items = [
+        item
+        for item in runs.recordings
+        if isinstance(item.configuration.workload, LiteratureWorkload) and item.configuration.workload.name in workloads
+    ]
+    return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
+
+
+def _told(runs: Runs, workloads: Sequence[str]) -> Runs:
+    """The runs, which say what of the workloads they lack; raises `UsageError` if they lack all."""
     recorded = {item.configuration.workload.name for item in runs.recordings}
     missing = {name: {"workload": name} for name in workloads if name not in recorded}
-    if missing:
-        lacks = f"{runs.source} has no recording of {listed(missing)}: set record = True to record here"
-        if not runs:
-            raise UsageError(lacks)
-        runs = replace(runs, missing=missing, warnings=(*runs.warnings, Incomplete(lacks)))
-    return Literature(runs, metrics.table(runs.recordings), printed, variants)
+    if not missing:
+        return runs
+    lacks = f"{runs.source} has no recording of {listed(missing)}: set record = True to record here"
+    if not runs:
+        raise UsageError(lacks)
+    return replace(runs, missing=missing, warnings=(*runs.warnings, Incomplete(lacks)))

@@ -6,6 +6,7 @@ sizes, where lines with equal slopes scale alike independent of the machine; `ta
 and size differ. Failures are drawn with their reason. `draw` writes all figures for which there are recordings.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ OTHER = "0.55"
 @cache
 def framework_colors() -> dict[str, tuple]:
     """Colour of each framework that has an implementation: that of its runtime in all figures."""
-    frameworks = dict.fromkeys(load_implementation(name).FRAMEWORK for name in names())
+    frameworks = [load_implementation(name).FRAMEWORK for name in names()]
     runtimes = {framework: framework.lower().replace(" ", "") for framework in frameworks}
     looks = style.runtime_looks([*runtimes.values()])
     return {framework: looks[runtime]["color"] for framework, runtime in runtimes.items()}
@@ -45,8 +46,7 @@ def framework_colors() -> dict[str, tuple]:
 
 def color_of(implementation: str) -> tuple | str:
     """The colour of an implementation's framework, or that of its successor; grey for those without one."""
-    nearest = {name: own[0] for (_, name), own in sides.SUCCESSORS.items() if not isinstance(own, str)}
-    return framework_colors().get(title_and_framework(nearest.get(implementation, implementation))[1], OTHER)
+    return framework_colors().get(title_and_framework(sides.successors_of(implementation)[0])[1], OTHER)
 
 
 #: Mode -> marker of its runs; half filled if the sizes are a fraction of the document's.
@@ -122,12 +122,9 @@ def costs(rows: Sequence, title: str) -> Picture:
     found = [row for row in rows if row.statistic in kinds and row.value]
     if not found:
         raise UsageError("these recordings contain no costs (export, tuning, build)")
-    totals: dict[str, float] = {}
-    for row in found:
-        totals[row.title] = max(totals.get(row.title, 0.0), row.value)
-    titles = sorted(totals, key=lambda name: totals[name])
-    low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
-    longest = max(found, key=lambda row: row.value)
+    found.sort(key=lambda row: row.value)
+    shortest, longest = found[0], found[-1]
+    titles = list({row.title: row for row in reversed(found)})[::-1]  # by the longest of each
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
     hardware = listed(dict.fromkeys(str(row.hardware) for row in found))
     notes = [f"One marker per recording on {hardware}; all workloads and sizes."]
@@ -137,7 +134,7 @@ def costs(rows: Sequence, title: str) -> Picture:
         runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
         for row, run in zip(found, runs, strict=True):
             ax.plot([row.value], [titles.index(row.title)], color=colors[row.statistic], alpha=0.8, **run_look(*run))
-        _rows(ax, titles, low, high)
+        _rows(ax, titles, shortest.value / 1.5, longest.value * 1.5)
         ax.set_xlabel("time [s] (log)")
         shown = {row.statistic for row in found}
         handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
@@ -167,7 +164,7 @@ def _panel(ax: Axes, side: Side) -> None:
             continue
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
-        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}" + " ?" * bool(entry.doubt)
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}" + " ?" * bool(entry.doubt)
         style.beside(ax, text, (time_ms, place), (8, 0), size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
@@ -207,30 +204,8 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
     """
     rows = list(rows)
     pictures: dict[str, Callable[[], Picture]] = {}
-    for name in dict.fromkeys(row.workload for row in rows):
-        printed = published.of(VARIANTS[name][0].document)
-        for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
-            title = MODE_TITLES[mode]
-            found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
-            if name == "layer":
-                first = [(each, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
-                table = [(each.label + _scale(now), then, now) for each, then, now in first]
-                picture = partial(table_of, table, "layer: batch x sequence x units")
-            elif name in SIZES:
-                field, axis = SIZES[name]
-                # Variants with the batch and sequence of the first; recordings at the smallest scale, which has all.
-                size = found[0][0].batch, found[0][0].sequence
-                found = [item for item in found if (item[0].batch, item[0].sequence) == size]
-                before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
-                today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
-                picture = partial(over_size, before, today, axis, f"{name} by {axis}: {title}")
-            else:
-                ((_, then, now),) = found
-                parts = pages([*then, *now])
-                for number, part in enumerate(parts[:-1], 1):
-                    pictures[f"literature-{name}-{mode}-{number}"] = partial(bars, part, f"{name}: {title}")
-                picture = partial(bars, parts[-1], f"{name}: {title}")
-            pictures[f"literature-{name}-{mode}"] = picture
+    for name, mode in dict.fromkeys((row.workload, row.mode) for row in rows):
+        pictures |= _of_workload(rows, name, mode)
     for document in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
@@ -239,10 +214,32 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
     return style.write_pictures(pictures, folder, formats)
 
 
+def _of_workload(rows: Sequence, name: str, mode: str) -> dict[str, Callable[[], Picture]]:
+    """Name -> what draws it: the figures of one workload in one mode."""
+    key, title = f"literature-{name}-{mode}", MODE_TITLES[mode]
+    printed = published.of(VARIANTS[name][0].document)
+    found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
+    if name == "layer":
+        table = [(each.label, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
+        return {key: partial(table_of, table, "layer: batch x sequence x units")}
+    if name in SIZES:
+        field, axis = SIZES[name]
+        # Variants with the batch and sequence of the first; recordings at the smallest scale, which has all.
+        size = found[0][0].batch, found[0][0].sequence
+        found = [item for item in found if (item[0].batch, item[0].sequence) == size]
+        before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
+        today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
+        return {key: partial(over_size, before, today, axis, f"{name} by {axis}: {title}")}
+    ((_, then, now),) = found
+    *others, last = pages([*then, *now])
+    parts = {f"{key}-{number}": part for number, part in enumerate(others, 1)} | {key: last}
+    return {each: partial(bars, part, f"{name}: {title}") for each, part in parts.items()}
+
+
 def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side]:
     try:
         return sides.today(rows, workload, mode)
-    except UsageError:  # not recorded
+    except UsageError:  # unlike recordings
         return []
 
 
@@ -262,9 +259,10 @@ def over_size(
     """Time per batch in ms over a size, one line per implementation; `then` and `now`: size -> side.
 
     The legend gives each line's growth: its time at the largest size divided by that at the
-    smallest. Raises `UsageError` if both are empty.
+    smallest. Raises `UsageError` if no side has an entry.
     """
-    panels = [sides for sides in (then, now) if sides]
+    panels = [{size: side for size, side in sides.items() if side.entries} for sides in (then, now)]
+    panels = [sides for sides in panels if sides]
     if not panels:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     sizes = sorted({size for sides in panels for size in sides})
@@ -283,33 +281,41 @@ def over_size(
 
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
-    titles = {entry.title: entry.implementation for side in sides.values() for entry in side.entries}
-    times_ms = _times_ms(sides.values())
-    looks = _looks(titles)
-    failed: dict[int, list[str]] = {}
-    for title in titles:
+    looks = _looks({entry.title: entry.implementation for side in sides.values() for entry in side.entries})
+    for title, look in looks.items():
         found = {size: entry for size, side in sides.items() for entry in side.entries if entry.title == title}
-        good = sorted((size, 1e3 * entry.seconds) for size, entry in found.items() if entry.seconds is not None)
-        for size, entry in found.items():
-            if entry.status == "failed":
-                failed.setdefault(size, []).append(SHORT.get(entry.reason, "failed"))
-        grows = f": {multiple(good[-1][1] / good[0][1])} from {good[0][0]} to {good[-1][0]}" if len(good) > 1 else ""
-        grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
-        x, y = zip(*good, strict=True) if good else ((), ())
-        grows += " ?" * any(entry.doubt for entry in found.values())
-        ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
+        times = {size: 1e3 * entry.seconds for size, entry in sorted(found.items()) if entry.seconds is not None}
+        doubt = " ?" * any(entry.doubt for entry in found.values())
+        label = f"{title}: {_growth(times)}{doubt}"
+        ax.plot(list(times), list(times.values()), label=label, markersize=4.5, linewidth=1.3, **look)
+    failed = {size: side.failed for size, side in sides.items() if side.failed}
+    strip = STRIP if failed else 0
+    times_ms = _times_ms(sides.values())
     low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
     style.log_axis(ax.yaxis, low, high)
-    ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
+    ax.set_ylim(low, high * (high / low) ** (strip / (1 - strip)))
     style.size_axis(ax, sizes, True)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
-    if failed:
-        strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
-        ax.add_patch(strip)
-        for size, reasons in failed.items():
-            text = "\n".join(f"{reason} {count}" for reason, count in Counter(reasons).items())
-            place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
-            ax.annotate("✕ " + text, (size, 0.99), **place)
+    if strip:
+        _failures(ax, failed)
+
+
+def _failures(ax: Axes, failed: Mapping[int, Sequence[SideEntry]]) -> None:
+    """The strip above a panel, with the number of failures at each size by their reason."""
+    ax.add_patch(Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0))
+    for size, entries in failed.items():
+        reasons = Counter(SHORT.get(entry.reason, "failed") for entry in entries)
+        text = "\n".join(f"{reason} {count}" for reason, count in reasons.items())
+        place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
+        ax.annotate("✕ " + text, (size, 0.99), **place)
+
+
+def _growth(times: Mapping[int, float]) -> str:
+    """How a line of the legend ends: what the time of the largest size is in terms of that of the smallest."""
+    if not times:
+        return "failed"
+    (first, low), (last, high) = min(times.items()), max(times.items())
+    return f"{multiple(high / low)} from {first} to {last}" if last > first else f"{number(low)} ms"
 
 
 def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
@@ -334,40 +340,42 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
 
     `rows`: (label, the document's side, today's side). Failures are listed at the left edge.
     """
-    rows = [row for row in rows if row[1] or row[2]]
-    if not rows:
+    rows = [row for row in rows if any(row[1:])]
+    sources: list[list[Any]] = [[side for side in sides if side] for sides in list(zip(*rows, strict=True))[1:]]
+    sources = [sides for sides in sources if sides]
+    if not sources:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
-    both = [side for row in rows for side in row[1:] if side]
-    titles = {entry.title: entry.implementation for side in both for entry in side.entries}
-    looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
-    times_ms = _times_ms(both)
-    sources: list[list[Any]] = [[row[place] for row in rows if row[place]] for place in (1, 2)]
-    lines = [source_text(sides) for sides in sources if sides]
-    spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
-    summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
-    named = {
-        (side is then, entry.title) for _, then, now in rows for side in (then, now) if side for entry in side.ranked
-    }
-    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(named) / 3)
-    with style.figure(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
+    both = list(itertools.chain(*sources))
+    looks = _looks({entry.title: entry.implementation for side in both for entry in side.entries})
+    summary = [f"{sides[0].name}: {len(sides)} shapes, {_span_text(_times_ms(sides))}" for sides in sources]
+    height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(looks) / 3)
+    notes = [*map(source_text, sources), *notes]
+    with style.figure(title, notes, height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
         ax = body.subplots()
-        _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
+        times_ms = _times_ms(both)
+        _rows(ax, [name + _scale(now) for name, _, now in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):
-            for side, fill in ((then, "white"), (now, None)):
-                for entry in side.ranked if side else ():
-                    name = f"{'document: ' if fill else 'today: '}{entry.title}"
-                    look: Any = looks[entry.title] | ({"markerfacecolor": fill} if fill else {})
-                    ax.plot([1e3 * entry.seconds], [place], label=name, markersize=5.5, **look)
-            failed = [
-                f"{entry.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {entry.reason}"
-                for side in (then, now)
-                for entry in (side.entries if side else ())
-                if entry.status in ("failed", "no figure")
-            ]
-            if failed:
-                text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
-                look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-                style.beside(ax, text, (0, place), (3, 0), **look)
+            _table_row(ax, place, {"document": then, "today": now}, looks)
         ax.set_xlabel("time per batch [ms] (log)")
         style.legend_below(body, style.handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture
+
+
+def _span_text(times_ms: Sequence[float]) -> str:
+    return f"{number(min(times_ms))} to {number(max(times_ms))} ms"
+
+
+def _table_row(ax: Axes, place: int, sides: Mapping[str, Side | None], looks: Mapping[str, dict]) -> None:
+    failed = []
+    for source, side in sides.items():
+        where, filling = (" (document)", {"markerfacecolor": "white"}) if source == "document" else ("", {})
+        for entry in side.entries if side else ():
+            if entry.seconds is not None:
+                look: Any = looks[entry.title] | {"linestyle": "none", "markersize": 5.5} | filling
+                ax.plot([1e3 * entry.seconds], [place], label=f"{source}: {entry.title}", **look)
+            elif entry.status != "empty":
+                failed.append(f"{entry.title.removesuffix(', eager')}{where}: {entry.reason}")
+    if failed:
+        text = f"✕ {len(failed)} failed, {failed[0]}" if len(failed) > 1 else f"✕ {failed[0]}"
+        look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+        style.beside(ax, _cut(text, 62), (0, place), (3, 0), **look)

@@ -3,19 +3,21 @@ the order has changed.
 
 The sizes and machines of the two sides differ, so no ratio is formed between them. Each time is
 compared only with others of its own side, and times that one process cannot tell apart (`APART`) are ties.
+`then_and_now` tells the ratio of each side beside that of the other, with its machine.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from lstm_judge.read.numbers import multiple
 from lstm_literature import metrics, published
 from lstm_literature.implementations import load_implementation, title_and_framework
-from lstm_literature.workloads import LiteratureWorkload
+from lstm_literature.workloads import AS_THERE, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.libraries import pd
@@ -32,13 +34,16 @@ MOST_SIZES = 3
 #: Pairs that reversed their order are listed up to this number.
 MOST_PAIRS = 5
 
+REVERSE = "in the reverse order"
+
 
 @dataclass(frozen=True)
 class SideEntry:
     """One implementation of one side; `seconds` (per batch) is None unless `status` is "ok".
 
     Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words. `doubt`: why a
-    published time is doubtful, or empty.
+    published time is doubtful, or empty. `version` names the framework with its version; `n` batches were timed, 0 if
+    not stated.
     """
 
     implementation: str
@@ -47,22 +52,23 @@ class SideEntry:
     status: str
     reason: str = ""
     doubt: str = ""
+    version: str = ""
+    n: int = 0
 
 
 @dataclass(frozen=True)
 class Side:
     """The times of one source for one workload in one mode.
 
-    `where` names machine and versions, `size` the sizes that were run, `counts` the numbers of batches
-    that were timed (empty if not stated). `scaled`: whether the sizes are a fraction of the document's.
+    `machine` is its hardware with the number of threads, `size` the sizes that were run. `scaled`: whether the sizes
+    are a fraction of the document's.
     """
 
     name: str
-    where: str
+    machine: str
     size: str
     entries: tuple[SideEntry, ...]
-    counts: tuple[int, ...] = ()
-    note: str = ""
+    notes: tuple[str, ...] = ()
     mode: str = "forward"
     scaled: bool = False
 
@@ -72,35 +78,57 @@ class Side:
         return sorted((entry for entry in self.entries if entry.seconds is not None), key=lambda entry: entry.seconds)
 
     @property
+    def failed(self) -> list[SideEntry]:
+        return [entry for entry in self.entries if entry.status == "failed"]
+
+    @property
     def fastest_text(self) -> str:
         """The title of the fastest entry, and of those that cannot be told from it, named as such."""
         first, *others = (entry.title for entry in self.ranked if entry.seconds < APART * self.ranked[0].seconds)
         return first + (f" and, within {ALIKE}, {' and '.join(others)}" if others else "")
 
-    def ratio(self, entry: SideEntry) -> float | None:
-        """An entry's time divided by the fastest's; None if it has no time."""
-        return None if entry.seconds is None else entry.seconds / self.ranked[0].seconds
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Implementation -> its time."""
+        return {entry.implementation: entry.seconds for entry in self.ranked}
+
+    def only(self, implementations: Collection[str]) -> Side:
+        """The side with these implementations alone."""
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.implementation in implementations))
+
+    def ratio(self, entry: SideEntry) -> float:
+        """An entry's time divided by the fastest's."""
+        return entry.seconds / self.ranked[0].seconds
 
 
 def source_text(sides: Sequence[Side]) -> str:
     """Description of the sides of one source: machine and versions, sizes, numbers of batches, notes."""
     fullest = max(sides, key=lambda side: len(side.entries))
-    counts = [count for side in sides for count in side.counts]
-    batches = f"n = {min(counts)}" + (f" to {max(counts)}" if max(counts) > min(counts) else "") if counts else ""
-    sizes = list(dict.fromkeys(side.size for side in sides))
-    parts = [fullest.where, *(sizes if len(sizes) <= MOST_SIZES else []), batches and f"{batches} batches"]
-    return f"{fullest.name}: {'; '.join(filter(None, [*parts, *dict.fromkeys(side.note for side in sides)]))}."
+    versions = dict.fromkeys(entry.version for entry in fullest.entries if entry.version)
+    parts = [fullest.machine, ", ".join(versions)]
+    sizes = dict.fromkeys(side.size for side in sides)
+    parts += sizes if len(sizes) <= MOST_SIZES else []
+    if counts := sorted(entry.n for side in sides for entry in side.entries if entry.n):
+        parts.append(f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))} batches")
+    parts += dict.fromkeys(note for side in sides for note in side.notes)
+    return f"{fullest.name}: {'; '.join(filter(None, parts))}."
 
 
-def today(rows: Iterable, workload: LiteratureWorkload, mode: str) -> list[Side]:
-    """The recordings of an unscaled workload in one mode: one side per recorded scale, largest first.
+def today(rows: Iterable, workload: LiteratureWorkload, mode: str, *, as_there: bool = False) -> list[Side]:
+    """The recordings of an unscaled workload in one mode: one side per recorded scale, largest first; none if there
+    are no recordings.
 
-    Each implementation is represented by one recording (`chosen`). Raises `UsageError` if there are none, or if
-    recordings at one scale are from different machines or have different numbers of threads.
+    Each implementation is represented by one recording (`chosen`). `as_there`: the nearest successor of a program that
+    differs from its document's workload is taken on the network that this program has (`AS_THERE`). Raises `UsageError`
+    if recordings at one scale are from different machines or have different numbers of threads.
     """
-    found = [row for row in rows if metrics.is_leading(row) and is_of(row, workload, mode)]
-    if not found:
-        raise UsageError(f"no recording of {workload.label} ({mode}): set record = True to record it on this machine")
+    programs = AS_THERE.items() if as_there else ()
+    names = {successors_of(program)[0]: name for (of, program), name in programs if of == workload.name}
+    found = [
+        row
+        for row in rows
+        if metrics.is_leading(row) and is_of(row, workload, mode, names.get(row.implementation, workload.name))
+    ]
     scales = sorted({row.scale for row in found}, key=Fraction, reverse=True)
     return [_today([row for row in found if row.scale == scale], workload, mode) for scale in scales]
 
@@ -115,27 +143,27 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
     found = [chosen([row for row in found if row.implementation == name]) for name in names]
     entries = tuple(_entry(row, row.title) for row in found)
     first, whole = found[0], found[0].scale == "1"
-    versions = sorted({f"{row.framework} {row.framework_version}" for row in found if row.framework})
     size = f"batch {first.batch}, sequence {first.sequence}"
     size += ", as in the document" if whole else f", {first.scale} of the document's size"
-    threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
+    machine = f"{first.hardware}, {count(first.threads, 'thread')}"
     name = "today" if whole else f"today, at scale {first.scale}"
-    counts = tuple(sorted({row.n for row in found if row.n}))
-    where = f"{first.hardware}, {threads}; {', '.join(versions)}"
-    return Side(name, where, size, entries, counts, mode=mode, scaled=not whole)
+    return Side(name, machine, size, entries, mode=mode, scaled=not whole)
 
 
 def _entry(row: Any, title: str) -> SideEntry:
-    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, getattr(row, "doubt", ""))
+    version = f"{row.framework} {row.framework_version}".strip() if row.framework else ""
+    doubt, n = getattr(row, "doubt", ""), getattr(row, "n", 0)
+    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, doubt, version, n)
 
 
-def is_of(row: Any, workload: LiteratureWorkload, mode: str) -> bool:
-    """Whether a recording, of any scale, belongs to the unscaled `workload`."""
+def is_of(row: Any, workload: LiteratureWorkload, mode: str, name: str = "") -> bool:
+    """Whether a recording, of any scale, belongs to the unscaled `workload`, or to the one of the same sizes with the
+    name."""
     # A row whose sizes are no variant of the document has no published sizes; compare its own.
     batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
     sizes = (batch, sequence, row.features, row.hidden, row.layers)
     wanted = (workload.batch, workload.sequence, workload.features, workload.hidden, workload.layers)
-    return (row.workload, row.mode, sizes) == (workload.name, mode, wanted)
+    return (row.workload, row.mode, sizes) == (name or workload.name, mode, wanted)
 
 
 def chosen(rows: Sequence) -> Any:
@@ -156,28 +184,32 @@ def printed(rows: pd.DataFrame, workload: LiteratureWorkload, mode: str) -> list
     sides: dict[tuple[str, str], list] = {}
     every: Any = rows.itertuples()
     for row in every:
-        if row.statistic in published.TYPICAL and published.matches(row, workload) and row.mode == mode:
+        if row.statistic in published.TYPICAL and row.mode == mode and published.matches(row, workload):
             sides.setdefault((row.source, row.device), []).append(row)
-    return [replace(_printed(*key, found, workload), mode=mode) for key, found in sides.items()]
+    return [_printed(*key, found, workload, mode) for key, found in sides.items()]
 
 
-def _printed(source: str, device: str, rows: list, workload: LiteratureWorkload) -> Side:
+def _printed(source: str, device: str, rows: list, workload: LiteratureWorkload, mode: str) -> Side:
     entries = tuple(_entry(row, printed_title(row)) for row in rows)
-    hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
-        f"unspecified {device.upper()}" if device else ""
-    )
+    hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware))
+    if device and not hardware:
+        hardware = f"unspecified {device.upper()}"
     hardware += "".join(f", {threads} threads" for threads in dict.fromkeys(row.threads for row in rows) if threads)
-    versions = dict.fromkeys(f"{row.framework} {row.framework_version}".strip() for row in rows if row.framework)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
+    own = source == workload.document
+    name = ", ".join(filter(None, (f"document {source}" if own else source, device.upper())))
+    return Side(name, hardware, size, entries, notes=tuple(_notes(rows, own)), mode=mode)
+
+
+def _notes(rows: list, own: bool) -> list[str]:
+    """What is to be said of published rows; `own`: the document says what else there is to say."""
     corrected = [printed_title(row) for row in rows if row.corrected]
     notes = [f"corrected: {', '.join(corrected)}, see data/published"] if corrected else []
-    notes += ["? is doubtful, see data/published"] if any(row.doubt for row in rows) else []
-    if source != workload.document:
+    if any(row.doubt for row in rows):
+        notes.append("? is doubtful, see data/published")
+    if not own:
         notes += dict.fromkeys(row.note for row in rows if row.note and not row.corrected)
-    where = "; ".join(filter(None, (hardware, ", ".join(versions))))
-    name = f"document {source}" if source == workload.document else source
-    name = ", ".join(filter(None, (name, device.upper())))
-    return Side(name, where, size, entries, note="; ".join(notes))
+    return notes
 
 
 #: Table of document 001 -> what it calls its implementations there, where this package uses others in their place.
@@ -187,8 +219,8 @@ PRINTED = {"cuDNN": "CuDNN LSTM", "static CPU": "LSTMCell", "static GPU": "LSTMC
 BY_VERSION = ("results.csv", "1x320-LSTM_cross-entropy_100.png")
 
 #: (document, its name of an implementation) -> the implementations of this package that take its place today, the
-#: nearest one first, or the reason why there is none. Names that are not listed are this package's own.
-SUCCESSORS: dict[tuple[str, str], tuple[str, ...] | str] = {
+#: nearest one first. Names that are not listed are this package's own.
+SUCCESSORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("000", "tvm"): ("tvm-untuned", "tvm-tuned"),
     ("000", "cudnn"): ("tensorrt", "pytorch-one-call-eager"),
     ("002", "theano"): ("pytensor-scan",),
@@ -203,7 +235,12 @@ SUCCESSORS: dict[tuple[str, str], tuple[str, ...] | str] = {
 
 def successors(document: str) -> dict[str, tuple[str, ...]]:
     """A document's names of implementations -> those of this package that take their place, the nearest one first."""
-    return {name: own for (of, name), own in SUCCESSORS.items() if of == document and not isinstance(own, str)}
+    return {name: own for (of, name), own in SUCCESSORS.items() if of == document}
+
+
+def successors_of(implementation: str) -> tuple[str, ...]:
+    """The implementations of this package that take the place of a published one, the nearest one first."""
+    return next((own for (_, name), own in SUCCESSORS.items() if name == implementation), (implementation,))
 
 
 def printed_title(row: Any) -> str:
@@ -220,55 +257,83 @@ def title_of(implementation: str, framework: str) -> str:
     return title if own else framework or title
 
 
-def order_text(then: Side, now: Side) -> str:
-    """Changes in the order of the implementations that both sides have, as text; ties have no order."""
-    common = {entry.implementation for entry in then.ranked} & {entry.implementation for entry in now.ranked}
-    before, after = (
-        replace(side, entries=tuple(entry for entry in side.ranked if entry.implementation in common))
-        for side in (then, now)
-    )
-    if len(common) < 2:
-        return f"{then.name} and {now.name} have {count(len(common), 'implementation')} in common: no order to compare."
-    fastest = [f"{side.fastest_text} ({side.name})" for side in (before, after)]
-    sentences = [f"Fastest of the {len(common)} implementations in both: {'; '.join(fastest)}."]
-    seconds = {entry.implementation: entry.seconds for entry in after.entries}
-    found: dict[str, list[str]] = {"in the same order": [], "in the reverse order": [], f"tied (within {ALIKE})": []}
-    same, reverse, close = found.values()
-    for fast, slow in itertools.combinations(before.ranked, 2):
-        gap_then, gap_now = slow.seconds / fast.seconds, seconds[slow.implementation] / seconds[fast.implementation]
-        group = close if gap_then < APART or 1 / APART < gap_now < APART else same if gap_now > 1 else reverse
-        group.append(f"{fast.title} than {slow.title}")
-    pairs = count(sum(map(len, found.values())), "pair")
-    sentences.append(f"Of {pairs}: {', '.join(f'{len(names)} {name}' for name, names in found.items() if names)}.")
-    if reverse:
-        named = reverse[:MOST_PAIRS] + ["and others"] * (len(reverse) > MOST_PAIRS)
-        sentences.append(f"Faster in {then.name}, slower in the recordings of {now.name}: {'; '.join(named)}.")
-    return "\n".join(sentences)
+@dataclass(frozen=True)
+class ThenAndNow:
+    """A side of a document and one of today with the same implementations, beside each other.
 
-
-def filled(then: Side, now: Side) -> list[dict]:
-    """The document's cells without a figure, with today's time; one dictionary per table row."""
-    recorded = {entry.implementation: entry for entry in now.entries}
-    missing = SideEntry("", "", None, "empty", "not recorded")
-    empty = [(entry, recorded.get(entry.implementation, missing)) for entry in then.entries if entry.status != "ok"]
-    return [
-        {
-            "document": then.name,
-            "implementation": entry.title,
-            "printed": entry.reason or entry.status,
-            "seconds per batch today": found.seconds,
-            "ratio to fastest today": now.ratio(found),
-            "note": found.reason,
-        }
-        for entry, found in empty
-    ]
-
-
-def succeeded_by(side: Side, successors: Mapping[str, str]) -> Side:
-    """The side with discontinued implementations renamed to their current successors.
-
-    `successors`: the document's name -> this package's name; other implementations are omitted.
+    No time of one is divided by a time of the other: each ratio is one within a side, told with its machine. Ties have
+    no order.
     """
-    kept = (entry for entry in side.entries if entry.implementation in successors)
-    entries = tuple(replace(entry, implementation=successors[entry.implementation]) for entry in kept)
-    return replace(side, entries=entries)
+
+    what: str
+    then: Side
+    now: Side
+
+    @property
+    def both(self) -> tuple[Side, Side]:
+        """The sides with those implementations that have a time in both."""
+        common = self.then.seconds.keys() & self.now.seconds.keys()
+        return self.then.only(common), self.now.only(common)
+
+    @property
+    def sentence(self) -> str:
+        """How many times as fast as the slowest the fastest was and is, and how many pairs have changed their order."""
+        then, now = self.both
+        if len(then.entries) < 2:
+            common = count(len(then.entries), "implementation")
+            return f"{self.what}: {then.name} and {now.name} have {common} in common; a ratio needs two."
+        pairs = [f"{len(found)} {name}" for name, found in self._pairs.items() if found]
+        ratios = f"then {_ratio_text(then, 'was')}; now {_ratio_text(now, 'is')}"
+        return f"{self.what}: {ratios}. Pairs: {', '.join(pairs)}."
+
+    @property
+    def _pairs(self) -> dict[str, list[str]]:
+        """What became of the order of two implementations -> the pairs of which this holds."""
+        found: dict[str, list[str]] = {"in the same order": [], REVERSE: [], f"tied (within {ALIKE})": []}
+        same, reverse, tied = found.values()
+        then, now = self.both
+        for fast, slow in itertools.combinations(then.ranked, 2):
+            gap_then = slow.seconds / fast.seconds
+            gap_now = now.seconds[slow.implementation] / now.seconds[fast.implementation]
+            order = tied if gap_then < APART or 1 / APART < gap_now < APART else same if gap_now > 1 else reverse
+            order.append(f"{fast.title} than {slow.title}")
+        return found
+
+    def __str__(self) -> str:
+        """The sentence, and the pairs that reversed their order."""
+        pairs = self._pairs[REVERSE]
+        if not pairs:
+            return self.sentence
+        named = pairs[:MOST_PAIRS] + ["and others"] * (len(pairs) > MOST_PAIRS)
+        sides = f"Faster in {self.then.name}, slower in the recordings of {self.now.name}"
+        return f"{self.sentence}\n{sides}: {'; '.join(named)}."
+
+
+def then_and_now(what: str, then: Side, now: Sequence[Side]) -> ThenAndNow:
+    """A document's side beside the one of `now` that has most of its implementations, of equals the first.
+
+    `what` was timed: the sentence begins with it. Each published implementation is beside the nearest of its successors
+    that was recorded. An empty `now` is a side without entries.
+    """
+    found = [_beside(what, then, side) for side in now or [Side("the recordings", "", "", ())]]
+    return max(found, key=lambda beside: len(beside.both[0].entries))
+
+
+def _beside(what: str, then: Side, now: Side) -> ThenAndNow:
+    """Both sides with the implementations of `then`, in the names of this package."""
+    entries = []
+    for entry in then.entries:
+        names = successors_of(entry.implementation)
+        nearest = next((name for name in names if name in now.seconds), names[0])
+        entries.append(replace(entry, implementation=nearest))
+    names = {entry.implementation for entry in entries}
+    return ThenAndNow(what, replace(then, entries=tuple(entries)), now.only(names))
+
+
+def _ratio_text(side: Side, verb: str) -> str:
+    """How many times as fast as its slowest entry its fastest one is, and on what."""
+    fast, slow = (entry.title + " (doubtful)" * bool(entry.doubt) for entry in (side.ranked[0], side.ranked[-1]))
+    if len(side.ranked) > 2:
+        fast, slow = f"the fastest of {len(side.ranked)}, {fast},", f"the slowest, {slow}"
+    ratio = multiple(side.ratio(side.ranked[-1]), "")
+    return f"{fast} {verb} {ratio} times as fast as {slow} ({side.machine}; {side.size})"
