@@ -108,13 +108,14 @@ class Coverage(metrics.Table):
 
 
 def _html_row(header: list[str], row: list[str]) -> str:
-    """A row of the columns `IN_NOTEBOOKS`, each name in one line; a reason, which ends a row, may break."""
+    """A row of the columns `IN_NOTEBOOKS`, each workload in one line; a reason goes across the columns that it takes
+    the place of."""
     kind = "th" if row is header else "td"
-    cells = [
-        f'<{kind} style="white-space: nowrap">{escape(cell)}</{kind}>'
-        for name, cell in zip(header, row, strict=False)
-        if name.split()[0] in IN_NOTEBOOKS
-    ]
+    cells = []
+    for name, cell in zip(header, row, strict=False):
+        if name.split()[0] in IN_NOTEBOOKS:
+            wrap = "nowrap" if name == "workload" else "normal"
+            cells.append(f'<{kind} style="white-space: {wrap}">{escape(cell)}</{kind}>')
     if len(row) < len(header):
         rest = 1 + len(IN_NOTEBOOKS) - len(cells)
         cells[-1] = f'<td colspan="{rest}" style="text-align: left">{escape(row[-1])}</td>'
