@@ -109,7 +109,7 @@ def find_period(
         places = np.flatnonzero(member)
         if len(places) > 1:
             marked.append((starts, places))
-    intervals = [_intervals(*pair) for pair in marked]
+    intervals = [_intervals(starts, places[np.newaxis]) for starts, places in marked]
     if sum(map(len, intervals)) < LEAST:
         return None
     found = np.sort(np.concatenate(intervals))
@@ -128,19 +128,27 @@ def find_period(
 
 
 def _intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Times between marked trials; of consecutive ones only the first counts."""
-    first = places[np.diff(places, prepend=-2) > 1]
-    return np.diff(starts[first]).astype(np.float64)
+    """Times between the marked trials of each row; of consecutive ones only the first counts."""
+    rows, columns = np.nonzero(np.diff(places, prepend=-2) > 1)
+    between = np.diff(starts[places[rows, columns]])
+    return between[rows[1:] == rows[:-1]].astype(np.float64)
 
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """`_intervals` of `count` trials drawn at random, repeated until there are enough."""
-    drawn = []
-    total = 0
-    while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
-        places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
-        drawn.append(_intervals(starts, places))
+    wanted = max(RANDOM, TIMES * count)
+    drawn: list[np.ndarray] = []
+    total = times = 0
+    while total < wanted and times < RANDOM // 20:
+        # A repetition has at most count - 1 intervals, so at least this many are needed.
+        needed = min(math.ceil((wanted - total) / (count - 1)), RANDOM // 20 - times)
+        places = [
+            generator.choice(len(starts), count, replace=False, shuffle=False)
+            for _ in range(needed)
+        ]
+        drawn.append(_intervals(starts, np.sort(places, axis=1)))
         total += len(drawn[-1])
+        times += needed
     return np.concatenate(drawn)
 
 
