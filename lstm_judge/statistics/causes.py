@@ -115,12 +115,15 @@ def find_period(
     found = np.sort(np.concatenate(intervals))
     typical_ns = np.median(np.concatenate([np.diff(starts) for starts, _ in marked]))
     spacing_ns = max(latency_ns, float(typical_ns))
+    candidates = _candidates(found, spacing_ns)
+    if _near(found, candidates, spacing_ns).max(initial=0) < LEAST:
+        return None
     generator = np.random.default_rng(5)
     by_chance = np.concatenate(
         [_random_intervals(starts, len(places), generator) for starts, places in marked]
     )
     by_chance.sort()
-    candidate = _candidate(found, by_chance, spacing_ns)
+    candidate = _candidate(candidates, found, by_chance, spacing_ns)
     period = None if candidate is None else _refined(found, candidate, spacing_ns)
     if period is None or not _is_at_multiples(found, by_chance, 1e6 * period.ms, spacing_ns):
         return None
@@ -152,23 +155,27 @@ def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Gener
     return np.concatenate(drawn)
 
 
-def _candidate(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float | None:
+def _candidates(intervals: np.ndarray, spacing_ns: float) -> np.ndarray:
+    """The periods that are tried: intervals, and halves and thirds of them, because with few trials
+    per period no interval need be near the period."""
+    n = len(intervals)
+    parts = []
+    for part in (1, 2, 3):
+        chosen = np.linspace(0, n - 1, min(n, 400 // part)).astype(int)
+        parts.append(intervals[chosen] / part)
+    candidates = np.unique(np.concatenate(parts))
+    return candidates[candidates > SPACINGS * spacing_ns]
+
+
+def _candidate(
+    candidates: np.ndarray, intervals: np.ndarray, random: np.ndarray, spacing_ns: float
+) -> float | None:
     """The most significant period, by the intervals near its multiples; None if there is none.
 
     Under the null hypothesis the count of the marked trials, given the sum of both counts, is
     binomial.
     """
     n = len(intervals)
-    # Include halves and thirds of intervals: with few trials per period, no interval need be near
-    # the period.
-    parts = []
-    for part in (1, 2, 3):
-        chosen = np.linspace(0, n - 1, min(n, 400 // part)).astype(int)
-        parts.append(intervals[chosen] / part)
-    candidates = np.unique(np.concatenate(parts))
-    candidates = candidates[candidates > SPACINGS * spacing_ns]
-    if not len(candidates):
-        return None
     near = _near(intervals, candidates, spacing_ns)
     expected = _near(random, candidates, spacing_ns)
     chance = (expected + 1) / (len(random) + 1)
