@@ -4,9 +4,12 @@ const { dimensions } = data;
 const places = [...data.labels.keys()];
 const values = [...data.heads, "margin to the deadline", "share of misses"];
 const [MAXIMUM, MARGIN, MISSES] = [-3, -2, -1].map((from) => values.length + from);
-const view = { x: 0, y: 1, value: MAXIMUM, a: data.first, b: null };
+// The first axes are those along which A has neighbours.
+const [x = 0, y = x === 0 ? 1 : 0] = new Set(data.near[data.first].map(([dimension]) => dimension));
+const view = { x, y, value: MAXIMUM, a: data.first, b: null };
 const put = (selector, ...children) => all(selector)[0].replaceChildren(...children);
-function table(caption, head, rows) {
+function table(caption, head, rows, without = "none") {
+  if (!rows.length) return make("p", {}, `${caption}: ${without}`);
   const line = (kind, texts) => make("tr", {}, ...texts.map((text) => make(kind, {}, text)));
   const lines = [line("th", head), ...rows.map((texts) => line("td", texts))];
   return make("table", { className: "cells" }, make("caption", {}, caption), ...lines);
@@ -67,9 +70,8 @@ function cellOf(place) {
   const mark = place === view.a ? "A " : place === view.b ? "B " : "";
   const ariaLabel = `${mark}${title}: ${text}, ${data.names[verdict]}`;
   const known = { title, ariaLabel, ariaPressed: mark !== "", className: "mxnf"[verdict], value: place };
-  const button = make("button", known, `${mark}${text} ${data.signs[verdict]}`);
-  button.onclick = (event) => pick(place, event.shiftKey);
-  return button;
+  const onclick = (event) => pick(place, event.shiftKey);
+  return make("button", { ...known, onclick }, `${mark}${text} ${data.signs[verdict]}`);
 }
 function pick(place, second) {
   if (second && place !== view.a) view.b = place;
@@ -116,10 +118,10 @@ function marked(label, points) {
   const look = { "-1": BULK, "-2": TAIL }[label] ?? { d: MARKS[label % 4], stroke: STROKES[label % 4] };
   return { ...look, d: points.map((point) => `M${point}${look.d}`).join(""), "data-label": label };
 }
-function order(place) {
+function order(place, side) {
   const { low, high, rounds, calls } = data.calls[place];
-  const said = data.trials[place] > data.most ? `${data.most} of the calls` : "calls";
-  const axes = drawing(`${said} in order, µs${rounds > 1 ? ", with gaps between rounds" : ""}`, low, high, true);
+  const some = data.trials[place] > data.most ? `${data.most} of the calls` : "calls";
+  const axes = drawing(`${side}: ${some} in order, µs${rounds > 1 ? ", gaps between rounds" : ""}`, low, high, true);
   for (const [label, text] of Object.entries(calls)) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const [xs, ys] = [0, 1].map((from) => [...new Uint16Array(bytes.buffer)].filter((_, k) => k % 2 === from));
@@ -135,7 +137,7 @@ function clusters(place) {
     return [key, ...texts];
   });
   const caption = `Clusters of slow and fast calls of ${data.labels[place]}`;
-  return rows.length ? table(caption, ["", ...data.clusters.header], rows) : make("p", {}, `${caption}: none`);
+  return table(caption, ["", ...data.clusters.header], rows, data.without[place]);
 }
 // What belongs to A, and to B.
 function neighbours(place) {
@@ -150,17 +152,18 @@ function neighbours(place) {
 }
 function numbers(place, k) {
   const missed = `${missesOf(place)}\u00a0of\u00a0${data.trials[place]}`;
-  const statistics = data.heads.map((_, value) => shown(place, value));
+  const statistics = data.heads.map((_, value) => (data.trials[place] ? shown(place, value) : "-"));
   return ["AB"[k], data.labels[place], verdictText(place), ...statistics, missed];
 }
 function drawCell() {
   const both = [view.a, view.b].filter((place) => place !== null);
   const timed = both.filter((place) => data.trials[place]);
-  const ordered = timed.filter((place) => data.calls?.[place].calls);
+  const ordered = both.flatMap((place, k) => (data.calls?.[place].calls ? [order(place, "AB"[k])] : []));
+  if (!data.calls) ordered.push(make("p", {}, "Calls in order: not in this page, see its end"));
   const head = ["", "configuration", "verdict", ...data.heads, "misses"];
   const latencies = table(`Latencies in µs; misses of ${data.times[slider.value]}`, head, both.map(numbers));
   const said = view.b === null ? [code(callOf(view.a))] : comparison(view.a, view.b);
   put("#tail", ...(timed.length ? [chart(...timed)] : []), neighbours(view.a));
-  put("#cell", latencies, ...said, ...ordered.map(order), ...timed.map(clusters));
+  put("#cell", latencies, ...said, ...ordered, ...both.map(clusters));
 }
 followers.push(drawControls, drawMap, drawCell);

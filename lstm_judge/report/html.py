@@ -25,7 +25,7 @@ from lstm_judge.plots.precision import precisions
 from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
 from lstm_judge.read.labels import record_command
-from lstm_judge.read.rounds import Group
+from lstm_judge.read.rounds import Group, NoTrials
 from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
 from lstm_judge.statistics.sequential import limit_ns
@@ -351,6 +351,9 @@ def _views(report: Report) -> dict[str, Any]:
         "values": values,
         "misses": [_misses(group, report.slider.deadlines_us) for group in report.runs],
         "clusters": views.clusters(report.tails),
+        "without": [
+            report.shown(each) if isinstance(each, NoTrials) else "none" for each in report.tails
+        ],
         "near": [near[place] for place in range(len(report.runs))],
         "results": results,
         "calls": None if report.pairs is None else views.calls(report.runs, report.tails),

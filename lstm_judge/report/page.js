@@ -58,12 +58,14 @@ function drawing(name, low, high, upwards) {
     const where = up ? { x: 45, y: above(share) + 4, "text-anchor": "end" } : { x: left(share), y: 236 };
     drawn.append(svg("text", where, text));
   };
-  const us = (share) => Number((low * (high / low) ** share).toPrecision(3));
+  const digits = Math.min(Math.max(3, Math.ceil(1.6 - Math.log10(1 - low / high))), 7); // so that ticks differ
+  const us = (share) => Number((low * (high / low) ** share).toPrecision(digits));
   for (const share of [0, 0.25, 0.5, 0.75, 1]) tick(share, upwards, us(share));
   const deadline = Number(data.stops[slider.value]);
-  const beyond = deadline <= low ? "; the deadline is shorter" : deadline >= high ? "; the deadline is longer" : "";
+  const beyond = deadline <= low ? "shorter" : deadline >= high ? "longer" : "";
   if (!beyond) line(place(deadline), upwards, { stroke: "#000", class: "deadline" });
-  drawn.append(svg("text", { x: 265, y: 254 }, name + beyond));
+  const said = beyond ? `the deadline is ${beyond}` : "black: the deadline";
+  drawn.append(svg("text", { x: 265, y: 254 }, `${name}; ${said}`));
   return { drawn, left, above, place, path, line, tick };
 }
 // The share of calls that take longer than each latency, of one configuration or of two.

@@ -2,7 +2,6 @@
 const [cells, heads] = [all(".map a"), all("#r th").map((head) => head.textContent)];
 const placeOf = (element) => Number((element.hash || `#${element.id}`).slice(2));
 const rowOf = (place) => all(`#r${place} td`).map((cell) => cell.textContent);
-
 const verdictColumn = heads.indexOf("verdict");
 followers.push(() => {
   for (const cell of cells) {
@@ -34,7 +33,7 @@ for (const table of all(".list")) {
   });
   if (rows.length < 6) continue;
   const words = "only rows with these words";
-  const filter = make("input", { type: "search", placeholder: words, ariaLabel: words });
+  const filter = make("input", { type: "search", size: 30, placeholder: words, ariaLabel: words });
   filter.oninput = () => {
     const words = filter.value.toLowerCase().split(/\s+/);
     for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));

@@ -144,7 +144,9 @@ def compared_neighbours(runs: Runs, tails: OutlierAnswers, question: verdict.Que
     for a, _, b in neighbours(dimensions(runs)):
         if isinstance(tails[a], Outliers) and isinstance(tails[b], Outliers):
             pairs.append((a, b))
-    items = [(runs[a].plain, runs[b].plain, asked) for a, b in pairs]
+    # Each group once, since it is sent to another process with all its pairs.
+    plain = [group.plain for group in runs]
+    items = [(plain[a], plain[b], asked) for a, b in pairs]
     answers = computed(_compared, items, [a.n + b.n for a, b, _ in items])
     return dict(zip(pairs, answers, strict=True))
 

@@ -109,18 +109,21 @@ def find_period(
         places = np.flatnonzero(member)
         if len(places) > 1:
             marked.append((starts, places))
-    intervals = [_intervals(*pair) for pair in marked]
+    intervals = [_intervals(starts, places[np.newaxis]) for starts, places in marked]
     if sum(map(len, intervals)) < LEAST:
         return None
     found = np.sort(np.concatenate(intervals))
     typical_ns = np.median(np.concatenate([np.diff(starts) for starts, _ in marked]))
     spacing_ns = max(latency_ns, float(typical_ns))
+    candidates = _candidates(found, spacing_ns)
+    if _near(found, candidates, spacing_ns).max(initial=0) < LEAST:
+        return None
     generator = np.random.default_rng(5)
     by_chance = np.concatenate(
         [_random_intervals(starts, len(places), generator) for starts, places in marked]
     )
     by_chance.sort()
-    candidate = _candidate(found, by_chance, spacing_ns)
+    candidate = _candidate(candidates, found, by_chance, spacing_ns)
     period = None if candidate is None else _refined(found, candidate, spacing_ns)
     if period is None or not _is_at_multiples(found, by_chance, 1e6 * period.ms, spacing_ns):
         return None
@@ -128,39 +131,51 @@ def find_period(
 
 
 def _intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Times between marked trials; of consecutive ones only the first counts."""
-    first = places[np.diff(places, prepend=-2) > 1]
-    return np.diff(starts[first]).astype(np.float64)
+    """Times between the marked trials of each row; of consecutive ones only the first counts."""
+    rows, columns = np.nonzero(np.diff(places, prepend=-2) > 1)
+    between = np.diff(starts[places[rows, columns]])
+    return between[rows[1:] == rows[:-1]].astype(np.float64)
 
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """`_intervals` of `count` trials drawn at random, repeated until there are enough."""
-    drawn = []
-    total = 0
-    while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
-        places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
-        drawn.append(_intervals(starts, places))
+    wanted = max(RANDOM, TIMES * count)
+    drawn: list[np.ndarray] = []
+    total = times = 0
+    while total < wanted and times < RANDOM // 20:
+        # A repetition has at most count - 1 intervals, so at least this many are needed.
+        needed = min(math.ceil((wanted - total) / (count - 1)), RANDOM // 20 - times)
+        places = [
+            generator.choice(len(starts), count, replace=False, shuffle=False)
+            for _ in range(needed)
+        ]
+        drawn.append(_intervals(starts, np.sort(places, axis=1)))
         total += len(drawn[-1])
+        times += needed
     return np.concatenate(drawn)
 
 
-def _candidate(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float | None:
+def _candidates(intervals: np.ndarray, spacing_ns: float) -> np.ndarray:
+    """The periods that are tried: intervals, and halves and thirds of them, because with few trials
+    per period no interval need be near the period."""
+    n = len(intervals)
+    parts = []
+    for part in (1, 2, 3):
+        chosen = np.linspace(0, n - 1, min(n, 400 // part)).astype(int)
+        parts.append(intervals[chosen] / part)
+    candidates = np.unique(np.concatenate(parts))
+    return candidates[candidates > SPACINGS * spacing_ns]
+
+
+def _candidate(
+    candidates: np.ndarray, intervals: np.ndarray, random: np.ndarray, spacing_ns: float
+) -> float | None:
     """The most significant period, by the intervals near its multiples; None if there is none.
 
     Under the null hypothesis the count of the marked trials, given the sum of both counts, is
     binomial.
     """
     n = len(intervals)
-    # Include halves and thirds of intervals: with few trials per period, no interval need be near
-    # the period.
-    parts = []
-    for part in (1, 2, 3):
-        chosen = np.linspace(0, n - 1, min(n, 400 // part)).astype(int)
-        parts.append(intervals[chosen] / part)
-    candidates = np.unique(np.concatenate(parts))
-    candidates = candidates[candidates > SPACINGS * spacing_ns]
-    if not len(candidates):
-        return None
     near = _near(intervals, candidates, spacing_ns)
     expected = _near(random, candidates, spacing_ns)
     chance = (expected + 1) / (len(random) + 1)

@@ -183,21 +183,26 @@ def assess(
         found.append(_clustering(late, FALSE_ALARM_MISSES, at_deadline=True, times=times))
         found += _counts(late)
     most = max(LARGEST[0], math.ceil(2 * n * allowed))
-    wanted = sorted({min(size, n // 3) for size in (*LARGEST, most)})
+    found += _of_largest(tuple(timed), most, rate_only=not late.m)
+    return min(found, key=lambda dependence: dependence.factor)
+
+
+@lru_cache(maxsize=2)
+def _of_largest(timed: Sequence[Trials], most: int, *, rate_only: bool) -> list[Dependence]:
+    """Those of the largest latencies, which are the same at each of several deadlines."""
+    sizes = [process.n for process in timed]
+    wanted = sorted({min(size, sum(sizes) // 3) for size in (*LARGEST, most)})
 
     def clustering(of_trials: Sequence[Values], size: int) -> Dependence:
-        return _clustering(
-            Exceedances(_largest(of_trials, size), sizes),
-            FALSE_ALARM / len(wanted),
-            rate_only=not late.m,
-        )
+        largest = Exceedances(_largest(of_trials, size), sizes)
+        return _clustering(largest, FALSE_ALARM / len(wanted), rate_only=rate_only)
 
     slow = _slowest(timed, wanted[-1])
     clustered = [size for size in wanted if clustering(slow, size).how]
-    if clustered:
-        ratios = [_to_level(*each) for each in zip(timed, slow, strict=True)]
-        found += [clustering(ratios, size) for size in clustered]
-    return min(found, key=lambda dependence: dependence.factor)
+    if not clustered:
+        return []
+    ratios = [_to_level(*each) for each in zip(timed, slow, strict=True)]
+    return [clustering(ratios, size) for size in clustered]
 
 
 def _to_level(process: Trials, slow: Values) -> Values:

@@ -32,7 +32,7 @@ from lstm_judge.statistics.segments import segments_of
 from lstm_trt.store.whole import counted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trials:
     """Latencies after warm-up, in ns and in order; at least one.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,10 @@ import lstm_trt as lab
 from lstm_judge.compare.text import results
 from lstm_judge.plots.style import with_micro
 from lstm_trt.config.format import latency
-from tests.conftest import wait_for
-from tests.lstm_judge.report.conftest import DEADLINE_US, HOSTILE
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store import files
+from tests.conftest import ROOT, wait_for
+from tests.lstm_judge.report.conftest import DEADLINE_US, HOSTILE, failure, recording
 from tests.lstm_judge.report.test_browser import find, move, opened_page, pytestmark, texts, webdriver  # noqa: F401
 from tests.lstm_judge.report.test_explore import sides
 from tests.lstm_judge.report.test_report import Page
@@ -201,16 +204,66 @@ def test_a_copy_is_what_is_shown(opened, runs):
     assert re.fullmatch(" copied| selected: .*", texts(opened, "[role=status]")[0])
 
 
+def focused(driver) -> str:
+    return driver.execute_script("return document.activeElement.value")
+
+
 def test_the_keyboard_does_what_the_mouse_does(opened, runs):
     choose(opened, "runtime", "slow")
-    place, other = place_of(runs, "slow", 16, 4), place_of(runs, "slow", 32, 4)
+    first, place, other = shown(opened)[0], place_of(runs, "slow", 16, 4), place_of(runs, "slow", 32, 4)
+    find(opened, "#choices select")[-1].send_keys(KEYS.TAB)
+    assert focused(opened) == str(first)
+    webdriver.ActionChains(opened).send_keys(KEYS.SPACE).perform()
+    assert rows(opened, "Latencies")[0][1] == runs[first].name
     find(opened, f"#map button[value='{place}']")[0].send_keys(KEYS.ENTER)
     assert rows(opened, "Latencies")[0][1] == runs[place].name
-    focused = "return document.activeElement.value"
-    assert opened.execute_script(focused) == str(place)  # also after the map was drawn again
+    assert focused(opened) == str(place)  # also after the map was drawn again
     find(opened, f"#map button[value='{other}']")[0].send_keys(KEYS.SHIFT, KEYS.ENTER)
     assert [row[1] for row in rows(opened, "Latencies")] == [runs[place].name, runs[other].name]
-    assert all(each.get_attribute("aria-label") for each in find(opened, "#map button"))
+
+
+def test_each_cell_has_a_name_with_configuration_value_and_verdict(opened, runs, data):
+    verdicts = lab.verdict(runs, DEADLINE_US, "99")
+    for cell in find(opened, "#map button"):
+        number = int(cell.get_attribute("value"))
+        mark = re.match("[AB] |", cell.text)[0]
+        value, sign = cell.text.removeprefix(mark).split()
+        outcome = str(verdicts[number].outcome) if runs[number].n else "failed"
+        assert cell.get_attribute("aria-label") == f"{mark}{runs[number].name}: {value}, {outcome}"
+        assert sign == data["signs"][data["names"].index(outcome)]
+
+
+#: Hidden sizes of a map that is wider than half of a page.
+WIDE = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wide")
+    for hidden in WIDE:
+        for sequence in (4, 8):
+            files.write(recording(LstmShape(2, hidden, sequence), "fast", hidden * sequence / 8), folder)
+    with notebook(lab.explore(folder, DEADLINE_US, "99"), folder) as driver:
+        yield driver
+
+
+@pytest.mark.parametrize("width", [400, 650, 970, 1070, 1440])
+def test_nothing_is_behind_a_scrollbar(wide, width):
+    """As wide as outputs of JupyterLab are; 650 px is half of such a width, at a zoom of 200 %; 400 px is a narrow one,
+    where tables scroll, but not the page."""
+    size = {"width": width, "height": 757, "deviceScaleFactor": 1, "mobile": False}
+    wide.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    click(wide, shown(wide)[0])
+    click(wide, shown(wide)[-1], shift=True)
+    root = "document.documentElement"
+    assert wide.execute_script(f"return {root}.scrollWidth <= {root}.clientWidth")
+    if width > 800:
+        scrolls = "e => e.clientWidth && e.scrollWidth > e.clientWidth + 1"
+        found = f"return [...document.querySelectorAll('#both *')].filter({scrolls}).map(e => e.tagName)"
+        assert not wide.execute_script(found)
+    (map_,), (tail, *_) = find(wide, "#map"), find(wide, "#tail svg")
+    assert tail.rect["y"] >= map_.rect["y"] + map_.rect["height"] and tail.rect["width"] > 300
+    assert tail.rect["y"] < 450 or width < 600
 
 
 def test_links_scroll(opened):
@@ -246,3 +299,50 @@ def test_the_report_has_the_map_with_choices_without_single_calls(campaign, tmp_
         assert {
             each.get_attribute("value"): each.get_attribute("class") for each in find(driver, "#map button")
         }.items() <= {str(number): kind for number, kind in verdicts.items()}.items()
+
+
+def test_ticks_of_close_latencies_differ(wide):
+    """Those of a drawing whose ends are 2 % apart."""
+    click(wide, shown(wide)[-1])
+    ticks = texts(wide, "#tail svg text")[:5]
+    assert len({*ticks}) == 5 and float(ticks[0]) < float(ticks[-1])
+
+
+def test_what_is_missing_is_said(tmp_path):
+    """Of a failure alone, and of a histogram: no drawing without a word."""
+    failed, bins = tmp_path / "failed", tmp_path / "bins.csv"
+    failed.mkdir()
+    files.write_failure(failure(LstmShape(1, 64, 4), "fast", "no memory"), failed)
+    bins.write_text("us,calls\n100,10\n101,3000\n102,800\n103,1\ninf,0\n")
+    histogram = lab.load(bins, column="us", counts="calls", unit="us")
+    for runs, tails, reason in ((failed, 0, "failed at build: no memory"), (histogram, 1, "not judged: a histogram")):
+        with notebook(lab.explore(runs, DEADLINE_US, "99"), tmp_path) as driver:
+            assert len(shown(driver)) == 1 and len(find(driver, "#both svg[role]")) == tails
+            assert "Neighbours of A: none" in texts(driver, "#tail p")
+            assert reason in texts(driver, "#cell p")[-1]
+
+
+#: Folders of recordings of the repository.
+RECORDED = sorted(path.parent for path in (ROOT / "data").rglob("trials.parquet"))
+
+
+def test_pages_of_all_recordings_run(tmp_path):
+    """Of up to 5 configurations of each folder: no error, a map with more than one cell if there is a neighbour, and
+    nothing that is not a number."""
+    pages = []
+    for folder in RECORDED:
+        runs = lab.load(folder)
+        runs = replace(runs, groups=runs.groups[:: -(-len(runs) // 5)])
+        pages.append(tmp_path / f"{folder.parent.name}-{folder.name}.html")
+        lab.explore(runs).write(pages[-1])
+    with opened_page(pages[0]) as driver:
+        for page in pages:
+            driver.get(page.as_uri())
+            places = range(len(driver.execute_script("return data.labels")))
+            assert len(shown(driver)) > 1 or "Neighbours of A: none" in texts(driver, "#tail p"), page
+            for place in places:
+                driver.execute_script(f"pick({place}, false)")
+                driver.execute_script(f"pick({places[-1]}, true)")
+                said = driver.execute_script("return document.body.innerText")
+                assert place in shown(driver) and "Clusters of" in said, page
+                assert not re.search(r"undefined|NaN|Infinity|\bnull\b|\[object", said), page
