@@ -26,7 +26,7 @@ from lstm_judge.statistics.trials import Trials
 from lstm_literature import published, schedule
 from lstm_trt.config.configuration import Configuration
 from tests.conftest import ROOT
-from tests.support import inference_times
+from tests.support import inference_times, measured
 
 EVIDENCE = Path(__file__).with_name("evidence.toml")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md"]
@@ -399,6 +399,26 @@ def test_no_measured_number_lacks_evidence(page):
     ]
     said = [text[max(0, match.start() - 40) : match.end() + 20] for match in missing]
     assert said == [], f"{name} says what {EVIDENCE.name} does not list"
+
+
+def test_pages_show_what_the_measured_tables_have():
+    shown = 0
+    for page in measured.PAGES:
+        text = page.read_text()
+        assert measured.with_tables(text) == text, f"{page.name}: python -m tests.support.measured writes its tables"
+        for table in measured.TABLE.finditer(text):
+            _, head, *rows = table[0].replace("-->\n\n", "-->\n").splitlines()
+            assert {row.count("|") for row in rows} == {head.count("|")}, head
+            shown += 1
+    assert shown >= 5
+
+
+def test_the_readme_of_the_data_names_every_measured_table():
+    files = {path.name for path in measured.FOLDER.glob("*.csv")}
+    section = (ROOT / "data/README.md").read_text().split("## Tables that were measured")[1]
+    named = re.findall(r"^\| `([\w-]+\.csv)` \|", section, re.MULTILINE)
+    assert sorted(named) == sorted(files)
+    assert {path.name for path in (measured.FOLDER / "before").iterdir()} < files
 
 
 def test_the_table_of_recordings_states_their_trials():
