@@ -178,7 +178,7 @@ def c_is_fastest(statement: Statement) -> None:
 
 
 def libraries(statement: Statement) -> None:
-    rows = configs("data/xeon/literature/configs.parquet")
+    rows = configs(*statement.rests_on)
     tensorflow = [row for row in rows if row["runtime"].startswith("tensorflow") and row["status"] == "ok"]
     assert tensorflow and all(json.loads(row["provenance"])["runtime"]["onednn"] for row in tensorflow)
     assert "BLAS_INFO=mkl" in torch.__config__.show() or platform.machine() != "x86_64"
@@ -192,7 +192,8 @@ def time_of_the_set(statement: Statement) -> None:
     rows = schedule.plan().entries
     keys = {(row.workload, row.implementation, row.mode, row.batches, row.warmup) for row in rows}
     spans = []
-    for row in configs("data/xeon/literature/configs.parquet"):
+    (name,) = statement.rests_on
+    for row in configs(f"{name}/configs.parquet"):
         made, provenance = Configuration.from_dict(json.loads(row["configuration"])), json.loads(row["provenance"])
         key = (made.workload, made.runtime, made.mode, made.protocol.trials, made.protocol.warmup)
         if row["status"] == "ok" and key in keys:
@@ -206,7 +207,8 @@ def time_of_the_set(statement: Statement) -> None:
 
 
 def implementations(statement: Statement) -> None:
-    found = literature.load(["ptb-lm"], data=ROOT / "data/xeon/literature")
+    (name,) = statement.rests_on
+    found = literature.load(["ptb-lm"], data=ROOT / name)
     (side,) = literature.today(found.rows, found.variants[0], "forward")
     assert [len(side.ranked)] == statement.numbers
 
@@ -323,7 +325,8 @@ def parts_at(statement: Statement) -> dict[str, float]:
 
 def planted_program(statement: Statement) -> None:
     assert parts_at(statement)["preempted"] > 0.75
-    (found,) = lab.outliers(ROOT / "data/xeon/interrupted")
+    (name,) = statement.rests_on
+    (found,) = lab.outliers(ROOT / name)
     turns = {name: each["total_ns"] for name, each in found.events.switches[0]["ran"].items()}
     assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
 
@@ -333,9 +336,8 @@ def not_explained(statement: Statement) -> None:
 
 
 def began_late(statement: Statement) -> None:
-    late = [
-        found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name
-    ]
+    (name,) = statement.rests_on
+    late = [found for group, found in lab.outliers(ROOT / name).items() if "periodic" in group.name]
     excesses = [excess for found in late for excess in (found.events.slowest, found.tail.excess)]
     assert len(late) == 2
     for excess in excesses:
