@@ -31,7 +31,7 @@ PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), draw it, print which meet DEADLINE_US=$(DEADLINE_US)"
 	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
-	@echo "make test             run the tests, in 5 minutes, the installation included (times: docs/evidence.md)"
+	@echo "make test             run the tests, in 5 minutes, the installation included (times: data/measured/test-times.csv)"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 12 minutes"
 	@echo "make unpinned         run the tests with the newest versions of all packages, in $(UNPINNED)"

@@ -3,6 +3,7 @@
 `--table compared-misses`: comparisons of miss rates. `in-turns`: two equal sides that are recorded one after the other.
 `breaks`: breaks of straight growth. `causes`: events that are named as the cause of slow calls.
 `levels`: calls that alternate between levels. `clocks`: clusters and periods where the clock is coarse.
+Prints CSV, as `data/measured/answer-*.csv` have it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.verdict import judge
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.shape import LstmShape
+from tests.support.measured import print_rows
 from tests.support.planted_latencies import ALTERNATIONS, BODIES, MEDIAN_NS, at_levels, explain, moving, plant, quick
+
+Rows = Iterator[dict[str, object]]
 
 #: Comparisons: calls of a process, miss rates of B over those of A, and the answers that are counted.
 COMPARED = 3000
@@ -43,6 +47,10 @@ CALLS = 5000
 CLOCKS = ((5, 1), (1, 0.1), (100, 1))
 
 
+def percent(found: float, recordings: int) -> str:
+    return f"{100 * found / recordings:.1f}"
+
+
 def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread: float, rounds: int) -> list[Group]:
     """A and B with these miss rates of 1 ms; the rate of a process is log-normal around them."""
     sides = []
@@ -53,30 +61,25 @@ def missing_groups(rng: np.random.Generator, rates: tuple[float, float], spread:
     return sides
 
 
-def compared_misses(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for comparisons of miss rates."""
+def compared_misses(rng: np.random.Generator, recordings: int) -> Rows:
+    """Comparisons of miss rates."""
     question = ComparisonQuestion(deadline_us=1000)
-    yield (
-        "| processes a side, miss rate of A, spread of processes | "
-        + " | ".join(f"B / A {times:g}" for times in TIMES)
-        + " |"
-    )
-    yield "| --- |" + " --- |" * len(TIMES)
-    for rounds, rate, spread in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0)):
-        cells = []
-        for times in TIMES:
-            pairs = [missing_groups(rng, (rate, times * rate), spread, rounds) for _ in range(recordings)]
-            found = Counter(compare_groups(a, b, question).misses.change for a, b in pairs)
-            cells.append(" / ".join(f"{100 * found[change] / recordings:.1f}" for change in MISSES))
-        yield f"| {rounds}, {100 * rate:g} %, {100 * spread:g} % | " + " | ".join(cells) + " |"
+    for rounds, rate, spread, times in itertools.product((5, 10), (0.001, 0.01), (0.0, 0.3, 1.0), TIMES):
+        pairs = [missing_groups(rng, (rate, times * rate), spread, rounds) for _ in range(recordings)]
+        found = Counter(compare_groups(a, b, question).misses.change for a, b in pairs)
+        row = {
+            "processes_a_side": rounds,
+            "miss_rate_of_a_percent": f"{100 * rate:g}",
+            "spread_of_processes_percent": f"{100 * spread:g}",
+            "rate_of_b_over_a": times,
+        }
+        yield row | {f"{change.lower()}_percent": percent(found[change], recordings) for change in MISSES}
 
 
-def in_turns(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for equal sides on a machine that becomes 10 % slower while they are recorded."""
+def in_turns(rng: np.random.Generator, recordings: int) -> Rows:
+    """Equal sides on a machine that becomes 10 % slower while they are recorded: called FASTER or SLOWER."""
     shape = LstmShape(1, 8, 4)
     sides = [Configuration(shape, runtime, "1.0", "cpu") for runtime in ("onnxruntime", "c")]
-    yield "| processes a side | in turns | A before B | of these with the order and the commands to record in turns |"
-    yield "| --- | --- | --- | --- |"
     for rounds in (1, 5, 10):
         wrong, told = Counter(), 0
         for number in range(2 * recordings):
@@ -94,17 +97,18 @@ def in_turns(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             differs = found.median.change in (Change.FASTER, Change.SLOWER)
             wrong[number % 2] += differs
             told += differs and number % 2 and "order" in str(found.differences) and found.command is not None
-        share = f"{100 * told / wrong[1]:.0f} %" if wrong[1] else "-"
-        yield f"| {rounds} | {100 * wrong[0] / recordings:.1f} | {100 * wrong[1] / recordings:.1f} | {share} |"
+        yield {
+            "processes_a_side": rounds,
+            "in_turns_percent": percent(wrong[0], recordings),
+            "a_before_b_percent": percent(wrong[1], recordings),
+            "of_these_with_the_order_named_percent": f"{100 * told / wrong[1]:.0f}" if wrong[1] else "",
+        }
 
 
-def break_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for breaks of straight growth, with processes that differ by 5 %."""
+def break_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Breaks of straight growth, with processes that differ by 5 %."""
     sizes = np.array([32, 64, 128, 200, 256])
-    yield "| processes a size | " + " | ".join(f"{100 * rise:g} % more from 200 on" for rise in RISES) + " |"
-    yield "| --- |" + " --- |" * len(RISES)
     for rounds in (1, 5, 10):
-        cells = []
         for rise in RISES:
             untested = tested = 0
             for _ in range(recordings):
@@ -113,9 +117,12 @@ def break_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                 medians_us = [quantiles.median(each) for each in rounds_us]
                 untested += scaling.break_of(sizes.tolist(), medians_us) is not None
                 tested += rounds > 1 and scaling.break_of(sizes.tolist(), medians_us, list(rounds_us)) is not None
-            after = f"{100 * tested / recordings:.1f}" if rounds > 1 else "not tested"
-            cells.append(f"{100 * untested / recordings:.1f} / {after}")
-        yield f"| {rounds} | " + " | ".join(cells) + " |"
+            yield {
+                "processes_a_size": rounds,
+                "more_from_200_on_percent": f"{100 * rise:g}",
+                "found_untested_percent": percent(untested, recordings),
+                "found_percent": percent(tested, recordings) if rounds > 1 else "",
+            }
 
 
 def early(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -137,12 +144,9 @@ def share_of(rng: np.random.Generator, slow: np.ndarray, inside: float, outside:
     return rng.random(CALLS) < np.where(slow, inside, outside)
 
 
-def cause_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for events that are named as the cause of slow calls."""
-    yield "| slow calls | events | 1 round | 3 rounds |"
-    yield "| --- | --- | --- | --- |"
+def cause_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Events that are named as the cause of slow calls."""
     for (slow_text, events_text), (slow_of, events_of) in CAUSES.items():
-        cells = []
         for rounds in (1, 3):
             named = 0
             for _ in range(recordings):
@@ -153,8 +157,12 @@ def cause_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                     recorded.append(Round.of(np.where(slow, 1.25e5, 1e5), causes={"minor_faults": counts}))
                     labels.append(np.where(slow, 0, causes.BULK))
                 named += bool(causes.find_causes(recorded, labels, {0: (2e4, 3e4)})[0])
-            cells.append(f"{100 * named / recordings:.1f}")
-        yield f"| {slow_text} | {events_text} | " + " | ".join(cells) + " |"
+            yield {
+                "slow_calls": slow_text,
+                "events": events_text,
+                "rounds": rounds,
+                "named_percent": percent(named, recordings),
+            }
 
 
 #: Planted slow calls, and events: independent of them first, then causes of them.
@@ -196,11 +204,9 @@ CAUSES: dict[tuple[str, str], tuple[Callable[..., np.ndarray], Callable[..., np.
 }
 
 
-def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for calls that alternate between levels, of 10 000 trials each."""
+def level_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Calls that alternate between levels, 10 000 trials each; MET at 1.025 times the slowest level and p99.5."""
     n = 10_000
-    yield "| calls | flat | clusters at the planted multiples | MET at 1.025 times the slowest level, p99.5 |"
-    yield "| --- | --- | --- | --- |"
     for kind, rising in [(kind, 0.0) for kind in ALTERNATIONS] + [("two levels, runs of 50", 0.05)]:
         flat = right = met = 0
         for _ in range(recordings):
@@ -213,14 +219,17 @@ def level_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             deadline_us = 1.025 * MEDIAN_NS / 1e3 * (1 + int(kinds.max()))
             met += judge([Round.of(latency_ns)], Question(deadline_us, "99.5")).outcome == Outcome.MET
         name = f"{kind}, rising by 5 %" if rising else kind
-        yield f"| {name} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in (flat, right, met)) + " |"
+        yield {
+            "calls": name,
+            "flat_percent": percent(flat, recordings),
+            "clusters_at_the_planted_multiples_percent": percent(right, recordings),
+            "met_percent": percent(met, recordings),
+        }
 
 
-def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for coarse clocks, of 2000 trials each."""
+def clock_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Coarse clocks, 2000 trials each: a cluster or a period that is none; 2 % of the calls at twice the time found."""
     n = 2000
-    yield "| calls | clock | body | a cluster, or a period, that is none | 2 % of the calls at twice the time found |"
-    yield "| --- | --- | --- | --- | --- |"
     for (call_us, step_us), body in itertools.product(CLOCKS, ("normal 5 %", "exponential 5 %")):
         wrong = right = 0
         for _ in range(recordings):
@@ -230,11 +239,16 @@ def clock_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             plain, planted = (explain([Round.of(each)]) for each in read_ns)
             wrong += bool(plain.clusters) or (plain.tail is not None and plain.tail.period_ms is not None)
             right += [round(cluster.multiplier, 1) for cluster in planted.clusters] in ([1.9], [2.0], [2.1])
-        rates = " | ".join(f"{100 * each / recordings:.1f}" for each in (wrong, right))
-        yield f"| {call_us} us | {step_us} us | {body} | {rates} |"
+        yield {
+            "call_us": call_us,
+            "clock_us": step_us,
+            "body": body,
+            "named_though_none_percent": percent(wrong, recordings),
+            "slow_calls_found_percent": percent(right, recordings),
+        }
 
 
-#: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
+#: `data/measured/answer-NAME.csv`: what is called with the random numbers and the number of recordings of a cell.
 TABLES = {
     "compared-misses": compared_misses,
     "in-turns": in_turns,
@@ -251,8 +265,7 @@ def main() -> int:
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for line in TABLES[arguments.table](np.random.default_rng(arguments.seed), arguments.recordings):
-        print(line, flush=True)
+    print_rows(TABLES[arguments.table](np.random.default_rng(arguments.seed), arguments.recordings))
     return 0
 
 

@@ -10,7 +10,7 @@ core. All compute the same outputs. Each of several processes gives the ratios o
 that of the code in fp32; printed are the medians in us and the ratios, the middle one with the
 lowest and the highest. Where the weights exceed the first-level cache a call is bound by reading
 them, and bf16 halves their bytes, int8 quarters nearly all. Run it on an idle machine; with all
-peers it takes twenty minutes.
+peers it takes twenty minutes. `--csv` prints rows as `data/measured/c-race-*.csv` have them.
 
 `--before CHECKOUT --onnx FILE --size NAME=N` compares the code for a window of a file with that of
 another checkout of this repository: bytes of source, seconds of the compiler, and the ratio of the
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from lstm_trt import runtimes
 from lstm_trt.export.network import make_weights
 from lstm_trt.export.to_onnx import INPUT, export_network
 from lstm_trt.runtimes.base import PreparedStep, Request
+from tests.support.measured import print_rows
 
 TICKS = [
     (1, 8),
@@ -70,8 +71,8 @@ COMPETITORS = {
     "fp32": ("c", lab.Options()),
     "bf16": ("c", lab.Options(precision="bf16")),
     "int8": ("c", lab.Options(precision="int8")),
-    "ORT": ("onnxruntime", lab.Options()),
-    f"ORT, {CORES} threads": ("onnxruntime", lab.Options(threads=CORES)),
+    "ONNX Runtime": ("onnxruntime", lab.Options()),
+    f"ONNX Runtime, {CORES} threads": ("onnxruntime", lab.Options(threads=CORES)),
 }
 FIRST = "fp32"
 
@@ -417,26 +418,62 @@ def race_versions(before: Path, path: Path, sizes: dict[str, int], rounds: int =
     )
 
 
-def print_race(shapes: list[tuple[int, int, int]], processes: int, checkouts: Path) -> None:
-    """A row of each network: the median of the code in fp32, and the ratios of the others."""
-    others = [name for name in COMPETITORS if name != FIRST] + [PREPARED, *TOGETHER]
-    absent = []
-    for name, peer in PEERS.items():
-        if peer.is_here(checkouts):
-            others.append(name)
-        else:
-            absent.append(name)
+@dataclass(frozen=True)
+class Raced:
+    """A network in several processes: medians in us of each competitor that could be had."""
+
+    network: str
+    runs: list[dict[str, float]]
+
+    @property
+    def fp32_us(self) -> float:
+        return statistics.median(run[FIRST] for run in self.runs)
+
+    def ratios(self, name: str) -> list[float]:
+        return [run[name] / run[FIRST] for run in self.runs if name in run]
+
+
+def raced(shapes: Sequence[tuple[int, int, int]], processes: int, peers: Path) -> Iterator[Raced]:
+    for shape in shapes:
+        command = [sys.executable, __file__, "--one", json.dumps(shape), "--peers", str(peers)]
+        runs = [json.loads(subprocess.check_output(command)) for _ in range(processes)]
+        yield Raced(title(*shape), runs)
+
+
+def other_names(checkouts: Path) -> list[str]:
+    """The competitors of the code in fp32; says on stderr which peers are absent."""
+    here = [name for name, peer in PEERS.items() if peer.is_here(checkouts)]
+    absent = [name for name in PEERS if name not in here]
     if absent:
-        print(f"absent, as there is no package, checkout, program or compiler: {', '.join(absent)}")
+        why = "there is no package, checkout, program or compiler"
+        print(f"absent, as {why}: {', '.join(absent)}", file=sys.stderr)
+    return [name for name in COMPETITORS if name != FIRST] + [PREPARED, *TOGETHER, *here]
+
+
+def rows_of_file(every: Iterator[Raced], others: Sequence[str]) -> Iterator[dict[str, object]]:
+    """A row of each network and competitor."""
+    for each in every:
+        for name in others:
+            ratios = each.ratios(name)
+            if ratios:
+                yield {
+                    "network": each.network,
+                    "competitor": name,
+                    "fp32_us": f"{each.fp32_us:.2f}",
+                    "ratio": f"{statistics.median(ratios):.2f}",
+                    "lowest_ratio": f"{min(ratios):.2f}",
+                    "highest_ratio": f"{max(ratios):.2f}",
+                }
+
+
+def print_race(every: Iterator[Raced], others: Sequence[str], processes: int) -> None:
+    """A row of each network: the median of the code in fp32, and the ratios of the others."""
     print(f"ratios to {FIRST}, of {processes} processes: the middle one (lowest to highest)")
     print(f"| network | {FIRST}, us | {' | '.join(others)} |")
     print("| --- " * (len(others) + 2) + "|")
-    for shape in shapes:
-        command = [sys.executable, __file__, "--one", json.dumps(shape), "--peers", str(checkouts)]
-        runs = [json.loads(subprocess.check_output(command)) for _ in range(processes)]
-        cells = [title(*shape), f"{statistics.median(run[FIRST] for run in runs):.2f}"]
-        for name in others:
-            cells.append(in_words([run[name] / run[FIRST] for run in runs if name in run]))
+    for each in every:
+        cells = [each.network, f"{each.fp32_us:.2f}"]
+        cells += [in_words(each.ratios(name)) for name in others]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -479,6 +516,7 @@ def main() -> int:
         metavar="FOLDER",
         help="checkouts of RTNeural, keras2c and onnx2c (default: the current folder)",
     )
+    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="of this repository")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="with --before: the network")
     parser.add_argument(
@@ -496,7 +534,12 @@ def main() -> int:
     elif arguments.one:
         print(json.dumps(medians_us(lab.LstmShape(*arguments.one), arguments.peers)))
     else:
-        print_race(arguments.networks, arguments.processes, arguments.peers)
+        others = other_names(arguments.peers)
+        every = raced(arguments.networks, arguments.processes, arguments.peers)
+        if arguments.csv:
+            print_rows(rows_of_file(every, others))
+        else:
+            print_race(every, others, arguments.processes)
     return 0
 
 

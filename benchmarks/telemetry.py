@@ -8,6 +8,8 @@ without of the two recordings of a round, and the CPU time that threads outside 
 
 ONNX Runtime sends every 10 s, OpenVINO when it is imported: a recording should last longer than 10 s. By default 30 000
 trials of a network of about a millisecond, 5 rounds: 12 minutes of an otherwise idle machine.
+
+`--csv` prints the rows as `data/measured/telemetry.csv` has them.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 import lstm_trt as lab
 from lstm_judge.read.numbers import table
 from lstm_trt.config.format import microseconds
 from lstm_trt.config.libraries import OPENVINO_CONSENT, ORT_VARIABLE
 from lstm_trt.store import cache
+from tests.support.measured import print_rows
 
 #: With one of these set, a library turns its telemetry off itself.
 CI = ("CI", "TF_BUILD", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "TRAVIS", "JENKINS_URL", "CODEBUILD_BUILD_ID")
@@ -73,7 +79,46 @@ def recorded(shape: lab.LstmShape, runtime: str, trials: int, on: bool) -> dict[
     return {name: value(recording) for name, value in VALUES.items()}
 
 
+def ratio_text(ratio: float) -> str:
+    return f"{ratio:.3f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of a runtime in all rounds, without telemetry and with it."""
+
+    runtime: str
+    name: str
+    off_us: list[float]
+    on_us: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [on / off for off, on in zip(self.off_us, self.on_us, strict=True) if off]
+
+    def of_table(self) -> tuple[str, ...]:
+        off, on = ranged(self.off_us, microseconds), ranged(self.on_us, microseconds)
+        return self.runtime, self.name, off, on, ranged(self.ratios, ratio_text)
+
+    def of_file(self) -> dict[str, object]:
+        row: dict[str, object] = {"runtime": self.runtime, "statistic": self.name}
+        row |= columns("off_us", self.off_us, microseconds) | columns("on_us", self.on_us, microseconds)
+        return row | columns("on_over_off", self.ratios, ratio_text)
+
+
+def columns(name: str, values: Sequence[float], text: Callable[[float], str]) -> dict[str, str]:
+    if not values:
+        return {name: "", f"lowest_{name}": "", f"highest_{name}": ""}
+    return {
+        name: text(statistics.median(values)),
+        f"lowest_{name}": text(min(values)),
+        f"highest_{name}": text(max(values)),
+    }
+
+
 def ranged(values: Sequence[float], text: Callable[[float], str]) -> str:
+    if not values:
+        return "-"
     return f"{text(statistics.median(values))} ({text(min(values))} to {text(max(values))})"
 
 
@@ -85,6 +130,7 @@ def main() -> int:
     parser.add_argument(
         "--shape", type=int, nargs=3, default=(2, 128, 128), metavar=("LAYERS", "HIDDEN", "SEQUENCE"), help="network"
     )
+    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
     arguments = parser.parse_args()
     layers, hidden, sequence = arguments.shape
     shape = lab.LstmShape(layers=layers, hidden=hidden, sequence=sequence)
@@ -94,15 +140,17 @@ def main() -> int:
             for on in (False, True) if number % 2 else (True, False):
                 found.setdefault((runtime, on), []).append(recorded(shape, runtime, arguments.trials, on))
         print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
-    print(f"{shape.label}, {arguments.trials} trials, us: median of {arguments.rounds} rounds, and their range")
     rows = []
     for runtime in arguments.runtimes:
-        without, sent = found[runtime, False], found[runtime, True]
         for name in VALUES:
-            columns = [ranged([each[name] for each in rounds], microseconds) for rounds in (without, sent)]
-            ratios = [b[name] / a[name] for a, b in zip(without, sent, strict=True) if a[name]]
-            rows.append((runtime, name, *columns, ranged(ratios, "{:.3f}".format) if ratios else "-"))
-    print(table(("runtime", "", "telemetry off", "telemetry on", "on / off"), rows))
+            off_us, on_us = ([each[name] for each in found[runtime, on]] for on in (False, True))
+            rows.append(Row(runtime, name, off_us, on_us))
+    if arguments.csv:
+        print_rows(row.of_file() for row in rows)
+    else:
+        print(f"{shape.label}, {arguments.trials} trials, us: median of {arguments.rounds} rounds, and their range")
+        heads = ("runtime", "", "telemetry off", "telemetry on", "on / off")
+        print(table(heads, [row.of_table() for row in rows]))
     return 0
 
 

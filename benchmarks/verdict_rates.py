@@ -1,7 +1,9 @@
 """How often a verdict is false on planted misses: `.venv/bin/python benchmarks/verdict_rates.py` (10 minutes).
 
+Prints CSV, as `data/measured/verdict-*.csv` have it. Without an option it is that of `--table fixed`:
+
 Recordings of each kind of misses (`tests/support/planted_misses.py`) at the allowed rate of 0.1 %, and at twice that,
-are judged at 95 % confidence. The table has the percentage that is called MISSED by the plain count of misses and by
+are judged at 95 % confidence. A row has the percentage that is called MISSED by the plain count of misses and by
 the verdict, which counts a burst as one; and at 100 000 trials the percentage called MET for bursts of up to 20 calls.
 
 `--table until-decided`: each recording looks after every 1000 trials and stops when it is decided for bursts of up to
@@ -37,11 +39,9 @@ from lstm_judge.summarize.summarize import percentiles_of
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.text import verdict_text
 from lstm_judge.verdict.verdict import judge, judged_of
-from lstm_trt.config.format import count
 from tests.support.agreement import contradictions
-from tests.support.planted_latencies import (
-    autoregressive,
-)
+from tests.support.measured import print_rows
+from tests.support.planted_latencies import autoregressive
 from tests.support.planted_misses import (
     KINDS,
     LENGTHS_20,
@@ -53,6 +53,7 @@ from tests.support.planted_misses import (
 )
 
 Places = Callable[[np.random.Generator, int, float], np.ndarray]
+Rows = Iterator[dict[str, object]]
 
 ALLOWED = Fraction(1, 1000)
 BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
@@ -69,13 +70,14 @@ OF_ROUNDS = (
 )
 
 
-def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for numbers of trials that are fixed beforehand."""
-    heads = [f"{n}: plain / verdict / at twice the rate" for n in TRIALS]
-    yield "| misses | " + " | ".join(heads) + " | MET for bursts of 20, 100000 |"
-    yield "| --- |" + " --- |" * (len(heads) + 1)
+def percent(found: float, recordings: int) -> str:
+    return f"{100 * found / recordings:.1f}"
+
+
+def fixed_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Numbers of trials that are fixed beforehand: MISSED by the plain count and by the verdict, and MET."""
     for kind, places in KINDS.items():
-        cells = []
+        row: dict[str, object] = {"misses": kind}
         for n in TRIALS:
             found = []
             for times in (1, 2):
@@ -87,13 +89,15 @@ def fixed_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                         tau = bursts.autocorrelation_time([late], [n])
                         verdict += quantiles.proves_above(len(late) / tau, n / tau, ALLOWED)
                 found += [plain, verdict]
-            shares = [f"{100 * each / recordings:.1f}" for each in (found[0], found[1], found[3])]
-            cells.append(" / ".join(shares))
+            row[f"plain_missed_of_{n}_percent"] = percent(found[0], recordings)
+            row[f"missed_of_{n}_percent"] = percent(found[1], recordings)
+            row[f"missed_of_{n}_at_twice_the_rate_percent"] = percent(found[3], recordings)
         met = sum(
             bursts.proves_below_in_bursts(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
             for _ in range(recordings)
         )
-        yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
+        row["met_of_100000_percent"] = percent(met, recordings)
+        yield row
 
 
 def looks(rng: np.random.Generator, places: Places, times: float) -> Iterator[Evidence]:
@@ -115,20 +119,20 @@ def ended(rng: np.random.Generator, places: Places, times: float) -> Evidence:
     return evidence
 
 
-def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for recordings that stop when they are decided."""
-    yield "| misses | " + " | ".join(f"{times:g} times the allowed rate" for times in RATES[1:]) + " |"
-    yield "| --- |" + " --- |" * len(RATES[1:])
+def decided_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Recordings that stop when they are decided."""
     for kind in KINDS:
-        cells = []
         for times in RATES[1:]:
             found = [ended(rng, KINDS[kind], times) for _ in range(recordings)]
             outcomes = [evidence.outcome for evidence in found]
-            shares = [100 * outcomes.count(each) / recordings for each in Outcome]
-            named = dict(zip(Outcome, shares, strict=True))
             mean = np.mean([evidence.n for evidence in found]) / 1000
-            cells.append(f"{named[Outcome.MET]:.1f} / {named[Outcome.MISSED]:.1f} / {mean:.0f} 000")
-        yield f"| {kind} | " + " | ".join(cells) + " |"
+            yield {
+                "misses": kind,
+                "times_allowed_rate": f"{times:g}",
+                "met_percent": percent(outcomes.count(Outcome.MET), recordings),
+                "missed_percent": percent(outcomes.count(Outcome.MISSED), recordings),
+                "mean_trials": f"{mean:.0f}000",
+            }
 
 
 def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Round]:
@@ -138,14 +142,10 @@ def with_misses(rng: np.random.Generator, n: int, places: np.ndarray) -> list[Ro
     return [Round.of(latency_ns)]
 
 
-def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for the bounds of miss rate and percentile, at 20 000 trials and the allowed rate."""
+def bounds_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """The bounds of miss rate and percentile, at 20 000 trials and the allowed rate."""
     n = 20_000
-    heads = ("rate at most its upper bound", "at least its lower bound", "bounds and verdict contradict")
-    yield "| misses | " + " | ".join(f"{head}, for bursts of {length}" for length in (1, 20) for head in heads) + " |"
-    yield "| --- |" + 6 * " --- |"
     for kind in BOUNDED:
-        cells = []
         for length in (1.0, 20.0):
             question = Question(1000, "99.9", burst_length=length)
             rounds = [with_misses(rng, n, KINDS[kind](rng, n, float(ALLOWED))) for _ in range(recordings)]
@@ -153,14 +153,18 @@ def bounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             high = sum(each.bounds.miss_rate_high >= float(ALLOWED) for each in found)
             low = sum(each.bounds.miss_rate_low <= float(ALLOWED) for each in found)
             wrong = sum(bool(list(contradictions(each))) for each in found)
-            cells += [f"{100 * each / recordings:.1f}" for each in (high, low, wrong)]
-        yield f"| {kind} | " + " | ".join(cells) + " |"
+            yield {
+                "misses": kind,
+                "burst_length": f"{length:g}",
+                "upper_bound_holds_percent": percent(high, recordings),
+                "lower_bound_holds_percent": percent(low, recordings),
+                "bounds_and_verdict_contradict_percent": percent(wrong, recordings),
+            }
 
 
-def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for a level that varies slowly, with the deadline at the true percentile, or far from it."""
-    yield "| trials | MET at the true p99.9 | independent, at a tenth of the allowed rate | clusters far below it |"
-    yield "| --- | --- | --- | --- |"
+def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """A level that varies slowly, with the deadline at the true percentile, or far from it."""
+    heads = ("met_slow_level_percent", "met_independent_percent", "met_bursts_far_below_percent")
     for n in (3000, 10_000, 30_000):
         slow, rare, clusters = [], [], []
         for _ in range(recordings):
@@ -171,21 +175,19 @@ def slow_levels_rates(rng: np.random.Generator, recordings: int) -> Iterator[str
             latency_ns = 1e5 * np.exp(0.02 * rng.standard_normal(n))
             latency_ns[KINDS["bursts of 20"](rng, n, 0.01)] *= 1.5
             clusters.append((latency_ns, 1000.0))
-        cells = []
-        for kind in (slow, rare, clusters):
+        row: dict[str, object] = {"trials": n}
+        for head, kind in zip(heads, (slow, rare, clusters), strict=True):
             asked = [([Round.of(latency_ns)], Question(us, "99.9"), None) for latency_ns, us in kind]
             met = sum(each.outcome == Outcome.MET for each in map(judged_of, asked))
-            cells.append(f"{100 * met / recordings:.1f}")
-        yield f"| {n} | " + " | ".join(cells) + " |"
+            row[head] = percent(met, recordings)
+        yield row
 
 
-def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for the intervals of percentiles of 10 000 trials that depend on those before them."""
+def intervals_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """The intervals of percentiles of 10 000 trials that depend on those before them."""
     n = 10_000
     asked = (("50", "median_us", 0.0), ("90", "p90_us", 1.2815515655), ("99", "p99_us", 2.3263478740))
-    heads = [f"{name[:-3]} in {answer}" for answer in ("summarize", "verdict") for _, name, _ in asked]
-    yield "| coefficient | " + " | ".join(heads) + " |"
-    yield "| --- |" + " --- |" * len(heads)
+    heads = [f"{name[:-3]}_in_{answer}_percent" for answer in ("summarize", "verdict") for _, name, _ in asked]
     for rho in (0.0, 0.5, 0.9, 0.99):
         inside = dict.fromkeys(heads, 0)
         for _ in range(recordings):
@@ -198,12 +200,12 @@ def intervals_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                 found = {"summarize": (row[name[:-3]].low_us, row[name[:-3]].high_us)}
                 found["verdict"] = answer.bounds.percentile_low_us, answer.bounds.percentile_high_us
                 for kind, (low_us, high_us) in found.items():
-                    inside[f"{name[:-3]} in {kind}"] += (low_us or 0) <= true_us <= (high_us or math.inf)
-        yield f"| {rho:g} | " + " | ".join(f"{100 * each / recordings:.1f}" for each in inside.values()) + " |"
+                    inside[f"{name[:-3]}_in_{kind}_percent"] += (low_us or 0) <= true_us <= (high_us or math.inf)
+        yield {"coefficient": f"{rho:g}"} | {head: percent(found, recordings) for head, found in inside.items()}
 
 
-def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for the chance that as many new trials contain a longer one than 2000 trials did."""
+def maxima_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """The chance that as many new trials contain a longer one than 2000 trials did."""
     n = 2000
     rising = np.linspace(1, 1.1, 2 * n)
     laws = {
@@ -213,8 +215,6 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         ),
         "a slowdown of 5 %": lambda: 5e3 * rising * np.exp(0.01 * rng.standard_normal(2 * n)),
     }
-    yield "| latencies | chance stated | a longer one, where stated | a longer one |"
-    yield "| --- | --- | --- | --- |"
     for law, draw_ns in laws.items():
         stated = said = longer = 0
         for _ in range(recordings):
@@ -224,23 +224,29 @@ def maxima_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
             stated += says
             said += says and more
             longer += more
-        cells = [f"{100 * each / recordings:.1f}" for each in (stated, longer)]
-        yield f"| {law} | {cells[0]} | {100 * said / max(1, stated):.1f} | {cells[1]} |"
+        yield {
+            "latencies": law,
+            "stated_percent": percent(stated, recordings),
+            "longer_where_stated_percent": percent(said, max(1, stated)),
+            "longer_percent": percent(longer, recordings),
+        }
 
 
-def rounds_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for recordings of several rounds, each of which stops when it is decided by itself."""
-    yield "| misses | " + " | ".join(count(number, "round") for number in ROUNDS) + " |"
-    yield "| --- |" + " --- |" * len(ROUNDS)
+def rounds_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Recordings of several rounds, each of which stops when it is decided by itself."""
     for kind, times in OF_ROUNDS:
         found = [[ended(rng, KINDS[kind], times) for _ in range(max(ROUNDS))] for _ in range(recordings)]
-        cells = []
         for number in ROUNDS:
             some = [rounds[:number] for rounds in found]
-            before = sum(any(each.outcome == Outcome.MISSED for each in rounds) for rounds in some)
-            now = sum(outcome_of(rounds) == Outcome.MISSED for rounds in some)
-            cells.append(f"{100 * before / recordings:.1f} / {100 * now / recordings:.1f}")
-        yield f"| {kind}, {times:g} times the allowed rate | " + " | ".join(cells) + " |"
+            one = sum(any(each.outcome == Outcome.MISSED for each in rounds) for rounds in some)
+            together = sum(outcome_of(rounds) == Outcome.MISSED for rounds in some)
+            yield {
+                "misses": kind,
+                "times_allowed_rate": f"{times:g}",
+                "rounds": number,
+                "missed_if_one_is_enough_percent": percent(one, recordings),
+                "missed_percent": percent(together, recordings),
+            }
 
 
 def drawn(rng: np.random.Generator, number: int, law: np.ndarray) -> np.ndarray:
@@ -248,11 +254,8 @@ def drawn(rng: np.random.Generator, number: int, law: np.ndarray) -> np.ndarray:
     return rng.choice(len(law), number, p=law)
 
 
-def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for laws of the lengths of bursts, at the allowed rate, for `--burst-length 20`."""
-    heads = ("mean", "averaged over misses", "MET, fixed number of trials, the worst", "MET, until decided")
-    yield "| lengths of bursts of misses | " + " | ".join(heads) + " |"
-    yield "| --- |" + " --- |" * len(heads)
+def lengths_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Laws of the lengths of bursts, at the allowed rate, for `--burst-length 20`."""
     needed = {
         misses: bursts.trials_for_in_bursts(misses, ALLOWED, CONFIDENCE, BURSTS) for misses in (*range(50), 80, 150)
     }
@@ -261,15 +264,17 @@ def lengths_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
         worst = max(chance_of_at_most(misses, n * float(ALLOWED), law) for misses, n in needed.items())
         places = in_bursts(mean, partial(drawn, law=law))
         met = sum(ended(rng, places, 1).outcome == Outcome.MET for _ in range(recordings))
-        cells = (f"{mean:.1f}", f"{of_misses:.0f}", f"{100 * worst:.1f}", f"{100 * met / recordings:.1f}")
-        yield f"| {name} | " + " | ".join(cells) + " |"
+        yield {
+            "burst_lengths": name,
+            "mean": f"{mean:.1f}",
+            "averaged_over_misses": f"{of_misses:.0f}",
+            "met_fixed_number_worst_percent": f"{100 * worst:.1f}",
+            "met_until_decided_percent": percent(met, recordings),
+        }
 
 
-def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table for processes whose medians differ; the deadline is the p99.9 of the calls of all of them."""
-    heads = ("MET", "another has a larger maximum", "fewer have no more misses", "the bound of p99 is too low")
-    yield "| processes | " + " | ".join(heads) + " |"
-    yield "| --- |" + " --- |" * len(heads)
+def processes_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """Processes whose medians differ; the deadline is the p99.9 of the calls of all of them."""
     for differ, number in itertools.product((0.01, 0.03), (3, 5, 10)):
         others = np.sort(process_latencies(rng, (4000, PROCESS_TRIALS), differ).astype(np.float32))
         late_ns = np.quantile(others, 0.999)
@@ -289,9 +294,16 @@ def processes_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
                     np.mean(percentiles_us <= another.percentile_bound_us) < processes.SHARE,
                 ]
             )
-        cells = [f"{100 * share:.1f}" for share in np.mean(found, axis=0)]
-        cells[1] += f" (at most {100 / (number + 1):.1f})"
-        yield f"| {number}, medians differ by {100 * differ:.0f} % | " + " | ".join(cells) + " |"
+        met, larger, fewer, low = (f"{100 * share:.1f}" for share in np.mean(found, axis=0))
+        yield {
+            "processes": number,
+            "medians_differ_by_percent": f"{100 * differ:.0f}",
+            "met_percent": met,
+            "another_maximum_is_larger_percent": larger,
+            "stated_as_at_most_percent": f"{100 / (number + 1):.1f}",
+            "fewer_have_no_more_misses_percent": fewer,
+            "bound_of_p99_is_too_low_percent": low,
+        }
 
 
 def draw(rng: np.random.Generator, path: Path) -> None:
@@ -325,10 +337,8 @@ def draw(rng: np.random.Generator, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
-    """Lines of the table of new recordings, of the lengths that a verdict without enough evidence states."""
-    yield "| miss rate / allowed | decided by `trials` | chance stated | decided by `trials_for_80_percent` |"
-    yield "| --- | --- | --- | --- |"
+def new_trials_rates(rng: np.random.Generator, recordings: int) -> Rows:
+    """New recordings, of the lengths that a verdict without enough evidence states."""
     for times in (0.1, 0.3, 0.5, 0.7, 0.9):
         rate = times * float(ALLOWED)
         stated, decided = [], {"trials": [], "trials_for_80_percent": []}
@@ -342,13 +352,17 @@ def new_trials_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]
                 trials = getattr(verdict.new_recording, name)
                 misses = int(rng.binomial(trials, rate))
                 outcomes.append(quantiles.proves_below(misses, trials, QUESTION.allowed))
-        shares = [
-            f"{100 * np.mean(each):.0f} %" for each in (decided["trials"], stated, decided["trials_for_80_percent"])
-        ]
-        yield f"| {times:g} | " + " | ".join(shares) + " |"
+        shares = (decided["trials"], stated, decided["trials_for_80_percent"])
+        met, chance, met_with_more = (f"{100 * np.mean(each):.0f}" for each in shares)
+        yield {
+            "times_allowed_rate": f"{times:g}",
+            "met_percent": met,
+            "stated_chance_percent": chance,
+            "met_with_more_trials_percent": met_with_more,
+        }
 
 
-#: Tables of docs/evidence.md: what is called with the random numbers and the number of recordings of a cell.
+#: `data/measured/verdict-NAME.csv`: what is called with the random numbers and the number of recordings of a cell.
 TABLES = {
     "fixed": fixed_rates,
     "until-decided": decided_rates,
@@ -374,8 +388,7 @@ def main() -> int:
     if arguments.figure:
         draw(rng, arguments.figure)
         return 0
-    for line in TABLES[arguments.table](rng, arguments.recordings):
-        print(line, flush=True)
+    print_rows(TABLES[arguments.table](rng, arguments.recordings))
     return 0
 
 

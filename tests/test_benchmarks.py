@@ -15,8 +15,8 @@ from tests.conftest import ran, sampled
     ("line", "printed"),
     [
         ("recorder.py --pairs 1 --trials 50", "pooled ratio"),
-        ("verdict_rates.py --recordings 1", "| bursts of 4 | "),
-        ("answer_rates.py --table breaks --recordings 1", "| 10 | "),
+        ("verdict_rates.py --recordings 1", "\nbursts of 4,"),
+        ("answer_rates.py --table breaks --recordings 1", "\n10,60,"),
         ("reference_limit.py --seeds 1", "| a gate swapped | 1 |"),
         ("start_up.py", "--help"),
         ("c_race.py --processes 1 --networks 2x8", "| 2x8 |"),

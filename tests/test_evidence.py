@@ -1,4 +1,4 @@
-"""docs/evidence.md lists every measured statement; what rests on shipped data is computed from it again."""
+"""evidence.toml lists every measured statement; what rests on shipped data is computed from it again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import itertools
 import json
 import platform
 import re
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from lstm_judge.statistics.trials import Trials
 from lstm_literature import published, schedule
 from lstm_trt.config.configuration import Configuration
 from tests.conftest import ROOT
-from tests.support import inference_times
+from tests.support import inference_times, measured
 
-EVIDENCE = ROOT / "docs/evidence.md"
+EVIDENCE = Path(__file__).with_name("evidence.toml")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md"]
-PAGES = [page for page in (*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))) if page != EVIDENCE]
+PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
+#: docs/evidence.md is about rates of simulations, each with the command that repeats it.
+PAGES.remove(ROOT / "docs/evidence.md")
 
 #: A number with a unit, a percentile, or a ratio in words.
 MEASURED = re.compile(
@@ -73,31 +76,24 @@ NO_MEASUREMENT = (
 
 @dataclass(frozen=True)
 class Statement:
+    """A row of evidence.toml, which explains its keys."""
+
     quote: str
-    pages: tuple[Path, ...]
-    rests_on: str
+    pages: list[str]
     checked_by: str
+    rests_on: list[str] = field(default_factory=list)
+    cites: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def paths(self) -> list[str]:
-        """What it rests on."""
-        return re.findall(r"`([^`]+)`", self.rests_on)
+    def name(self) -> str:
+        return f"{', '.join(self.pages)}: {self.quote}"
 
     @property
     def numbers(self) -> list[float]:
         return [float(number.replace(" ", "")) for number in re.findall(r"\d+(?: \d{3})*(?:\.\d+)?", self.quote)]
 
 
-def statements() -> list[Statement]:
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in EVIDENCE.read_text().split("\n## ")[0].splitlines()
-        if line.startswith("| ")
-    ][2:]
-    return [
-        Statement(quote, tuple(ROOT / name for name in re.findall(r"`([^`]+)`", pages)), rests_on, check.strip("`"))
-        for quote, pages, rests_on, check in rows
-    ]
+STATEMENTS = [Statement(**row) for row in tomllib.loads(EVIDENCE.read_text())["statement"]]
 
 
 def prose(page: Path) -> str:
@@ -124,7 +120,7 @@ def drift(statement: Statement) -> None:
 
 def machine(statement: Statement) -> None:
     versions, cpu = {}, "AMD EPYC" if "EPYC" in statement.quote else "Intel(R) Xeon(R) Processor"
-    for name in statement.paths:
+    for name in statement.rests_on:
         for row in configs(name):
             provenance = json.loads(row["provenance"])
             recorded, threads = provenance["machine"], provenance["threads"]
@@ -152,7 +148,7 @@ def percentile_proven(statement: Statement) -> None:
 
 def three_recordings(statement: Statement) -> None:
     medians, widths = [], []
-    for name in statement.paths:
+    for name in statement.rests_on:
         runs = lab.load(ROOT / name, runtime="onnxruntime", layers=[2], hidden=[64], sequence=[64], batch=[1])
         median = Trials.of(*runs[0].rounds).percentile(MEDIAN)  # of independent trials
         medians.append(round(median.us, 1))
@@ -161,14 +157,14 @@ def three_recordings(statement: Statement) -> None:
 
 
 def roofline_bound(statement: Statement) -> None:
-    for name in statement.paths:
+    for name in statement.rests_on:
         for group in lab.load(ROOT / name):
             assert all(round_.timed_ns.min() > 1e3 * round_.floor_us for round_ in group.rounds)
 
 
 def c_is_fastest(statement: Statement) -> None:
     """The runtime `c` has the lowest median in every network and mode, and not in all the lowest maximum."""
-    names = statement.paths
+    names = statement.rests_on
     frames = [lab.summarize(lab.load(ROOT / name), clusters=False).frame.assign(name=name) for name in names]
     rows = pd.concat(frames)
     assert set(rows["runtime"]) == {"c", "onnxruntime", "pytorch"} and set(rows["status"]) == {"ok"}
@@ -182,7 +178,7 @@ def c_is_fastest(statement: Statement) -> None:
 
 
 def libraries(statement: Statement) -> None:
-    rows = configs("data/xeon/literature/configs.parquet")
+    rows = configs(*statement.rests_on)
     tensorflow = [row for row in rows if row["runtime"].startswith("tensorflow") and row["status"] == "ok"]
     assert tensorflow and all(json.loads(row["provenance"])["runtime"]["onednn"] for row in tensorflow)
     assert "BLAS_INFO=mkl" in torch.__config__.show() or platform.machine() != "x86_64"
@@ -196,7 +192,8 @@ def time_of_the_set(statement: Statement) -> None:
     rows = schedule.plan().entries
     keys = {(row.workload, row.implementation, row.mode, row.batches, row.warmup) for row in rows}
     spans = []
-    for row in configs("data/xeon/literature/configs.parquet"):
+    (name,) = statement.rests_on
+    for row in configs(f"{name}/configs.parquet"):
         made, provenance = Configuration.from_dict(json.loads(row["configuration"])), json.loads(row["provenance"])
         key = (made.workload, made.runtime, made.mode, made.protocol.trials, made.protocol.warmup)
         if row["status"] == "ok" and key in keys:
@@ -210,7 +207,8 @@ def time_of_the_set(statement: Statement) -> None:
 
 
 def implementations(statement: Statement) -> None:
-    found = literature.load(["ptb-lm"], data=ROOT / "data/xeon/literature")
+    (name,) = statement.rests_on
+    found = literature.load(["ptb-lm"], data=ROOT / name)
     (side,) = literature.today(found.rows, found.variants[0], "forward")
     assert [len(side.ranked)] == statement.numbers
 
@@ -223,9 +221,8 @@ def no_kinks(statement: Statement) -> None:
 
 
 @cache
-def small_steps(rests_on: str):
+def small_steps(name: str):
     """The recordings in small steps of the hidden size, which several statements rest on."""
-    (name,) = re.findall(r"`([^`]+)`", rests_on)
     runs = lab.load(ROOT / name)
     assert {group.configuration.runtime for group in runs} == {"c", "onnxruntime", "pytorch"} and len(runs) == 144
     return runs
@@ -233,7 +230,7 @@ def small_steps(rests_on: str):
 
 def steps_down(statement: Statement) -> list:
     """The larger networks that are faster than their neighbour."""
-    return lab.scaling(small_steps(statement.rests_on)).findings.inversions
+    return lab.scaling(small_steps(*statement.rests_on)).findings.inversions
 
 
 def only_pytorch_has_steps_down(statement: Statement) -> None:
@@ -265,7 +262,7 @@ def page_faults_at_264(statement: Statement) -> None:
     faulty = {}
     for hidden in (smaller, larger):
         where = {"runtime": "pytorch", "layers": 3, "sequence": 256, "hidden": hidden}
-        (group,) = small_steps(statement.rests_on).where(**where)
+        (group,) = small_steps(*statement.rests_on).where(**where)
         faulty[hidden] = sum(np.median(round_.timed(round_.causes["minor_faults"])) > 1000 for round_ in group.rounds)
     assert faulty[smaller] > faulty[larger]
 
@@ -282,7 +279,7 @@ def proportional_to_sequence(statement: Statement) -> None:
 
 def page_faults(statement: Statement) -> None:
     """PyTorch's rounds that take 10 % longer than the fastest one of their network have them, and no other round."""
-    (name,) = statement.paths
+    (name,) = statement.rests_on
     slow, fast = [], []
     for group in lab.load(ROOT / name, runtime="pytorch"):
         medians = [np.median(round_.timed_ns) for round_ in group.rounds]
@@ -294,7 +291,7 @@ def page_faults(statement: Statement) -> None:
 
 
 def kinks_table(statement: Statement, column: str):
-    names = statement.paths
+    names = statement.rests_on
     kinks = lab.load([ROOT / name for name in names]).where(hidden=[200, 256], sequence=[128, 200, 256])
     rows = lab.summarize(kinks, clusters=False).frame
     others = [axis for axis in ("layers", "hidden", "sequence") if axis != column]
@@ -319,7 +316,7 @@ def not_carried_out(statement: Statement) -> None:
 
 def parts_at(statement: Statement) -> dict[str, float]:
     """The shares of the excess of the cluster that the statement names."""
-    (name,), (multiplier,) = statement.paths, statement.numbers
+    (name,), (multiplier,) = statement.rests_on, statement.numbers
     (found,) = lab.outliers(ROOT / name)
     cluster = min(found.clusters, key=lambda each: abs(each.multiplier - multiplier))
     assert round(cluster.multiplier, 2) == multiplier
@@ -328,7 +325,8 @@ def parts_at(statement: Statement) -> dict[str, float]:
 
 def planted_program(statement: Statement) -> None:
     assert parts_at(statement)["preempted"] > 0.75
-    (found,) = lab.outliers(ROOT / "data/xeon/interrupted")
+    (name,) = statement.rests_on
+    (found,) = lab.outliers(ROOT / name)
     turns = {name: each["total_ns"] for name, each in found.events.switches[0]["ran"].items()}
     assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
 
@@ -338,9 +336,8 @@ def not_explained(statement: Statement) -> None:
 
 
 def began_late(statement: Statement) -> None:
-    late = [
-        found for group, found in lab.outliers(ROOT / "data/xeon/interruptions").items() if "periodic" in group.name
-    ]
+    (name,) = statement.rests_on
+    late = [found for group, found in lab.outliers(ROOT / name).items() if "periodic" in group.name]
     excesses = [excess for found in late for excess in (found.events.slowest, found.tail.excess)]
     assert len(late) == 2
     for excess in excesses:
@@ -358,42 +355,72 @@ def one_call_is_fastest(statement: Statement) -> None:
 
 
 def citation(statement: Statement) -> None:
-    assert re.search(r"\]\(https://\S+\)", statement.rests_on)
+    assert statement.cites
+    assert all(each["name"] and each["url"].startswith("https://") for each in statement.cites)
 
 
-CHECKS = (
-    drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
-    no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
-    one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
-    page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
-    *map(of_the_published_times, inference_times.SENTENCES),
-)  # fmt: skip
+CHECKS = {
+    check.__name__: check
+    for check in (
+        drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
+        no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
+        one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
+        page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
+        *map(of_the_published_times, inference_times.SENTENCES),
+    )
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("statement", statements(), ids=lambda statement: statement.quote[:40])
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.name)
 def test_the_statement_is_there_and_follows_from_its_evidence(statement):
     for page in statement.pages:
-        assert statement.quote in prose(page), page
-    paths = re.findall(r"(?<!\[)`([^`]+)`", statement.rests_on)
-    assert all((ROOT / path).exists() for path in paths)
+        assert statement.quote in prose(ROOT / page), f"{page} does not say: {statement.quote}"
+    for path in statement.rests_on:
+        assert (ROOT / path).exists(), f"{statement.name} rests on {path}, which does not exist"
     if statement.checked_by.startswith("test_"):
-        (path,) = paths
-        assert f"\ndef {statement.checked_by}(" in (ROOT / path).read_text()
+        (path,) = statement.rests_on
+        assert f"\ndef {statement.checked_by}(" in (ROOT / path).read_text(), statement.name
     else:
-        (check,) = (check for check in CHECKS if check.__name__ == statement.checked_by)
-        check(statement)
+        CHECKS[statement.checked_by](statement)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_check_has_a_statement():
+    used = {statement.checked_by for statement in STATEMENTS}
+    assert {name for name in used if not name.startswith("test_")} == set(CHECKS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_measured_number_lacks_evidence(page):
     text = prose(page)
-    known = [statement.quote for statement in statements() if page in statement.pages]
+    name = page.relative_to(ROOT).as_posix()
+    known = [statement.quote for statement in STATEMENTS if name in statement.pages]
     patterns = [*map(re.escape, (*known, *NO_MEASUREMENT)), r"`[^`\n]*`"]  # code is no statement
     spans = [match.span() for pattern in patterns for match in re.finditer(pattern, text)]
     missing = [
         match for match in MEASURED.finditer(text) if not any(a <= match.start() and match.end() <= b for a, b in spans)
     ]
-    assert [text[max(0, match.start() - 40) : match.end() + 20] for match in missing] == []
+    said = [text[max(0, match.start() - 40) : match.end() + 20] for match in missing]
+    assert said == [], f"{name} says what {EVIDENCE.name} does not list"
+
+
+def test_pages_show_what_the_measured_tables_have():
+    shown = 0
+    for page in measured.PAGES:
+        text = page.read_text()
+        assert measured.with_tables(text) == text, f"{page.name}: python -m tests.support.measured writes its tables"
+        for table in measured.TABLE.finditer(text):
+            _, head, *rows = table[0].replace("-->\n\n", "-->\n").splitlines()
+            assert {row.count("|") for row in rows} == {head.count("|")}, head
+            shown += 1
+    assert shown >= 5
+
+
+def test_the_readme_of_the_data_names_every_measured_table():
+    files = {path.name for path in measured.FOLDER.glob("*.csv")}
+    section = (ROOT / "data/README.md").read_text().split("## Tables that were measured")[1]
+    named = re.findall(r"^\| `([\w-]+\.csv)` \|", section, re.MULTILINE)
+    assert sorted(named) == sorted(files)
+    assert {path.name for path in (measured.FOLDER / "before").iterdir()} < files
 
 
 def test_the_table_of_recordings_states_their_trials():
