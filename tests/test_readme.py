@@ -152,7 +152,7 @@ def test_the_long_sections_of_the_readme_run_twice(heading, tmp_path, lab):
     "name",
     [
         *("literature", "file-format", "tail"),
-        pytest.param("deadline", marks=pytest.mark.heavy),
+        pytest.param("verdict", marks=pytest.mark.heavy),
         pytest.param("measuring", marks=pytest.mark.heavy),
     ],
 )

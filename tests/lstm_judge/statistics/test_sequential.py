@@ -62,7 +62,7 @@ def test_the_e_value_for_met_decreases_with_each_miss():
 
 @pytest.mark.parametrize(("longest", "trials"), [(1, 3309), (4, 14_085), (20, 72_909)])
 def test_a_recording_without_a_miss_is_met_after_a_known_number_of_trials(longest, trials):
-    """docs/deadline.md states them."""
+    """docs/verdict.md states them."""
     assert log_met(trials - 1, 0, ALLOWED, longest) < NEEDED <= log_met(trials, 0, ALLOWED, longest)
 
 
