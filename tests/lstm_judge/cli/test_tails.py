@@ -55,8 +55,9 @@ def test_a_summary_ends_with_what_meets_the_deadline(folder, run):
         _, plain, _ = run(*command)
         status, out, errors = run(*command, "--deadline-us", 21)
         assert out.startswith(plain) and status == 0 and (errors == "") == (form == "text")
-        *_, counts, largest = (out[len(plain) :] or errors).splitlines()
+        *_, counts, largest, undecided = (out[len(plain) :] or errors).splitlines()
         assert "2 met it, 1 had too few trials to say, 1 failed" in counts and "1x16-s4-b1" in largest
+        assert "1x24-s4-b1" in undecided and undecided.endswith("--trials 299 --out new-recordings")
 
 
 @pytest.mark.parametrize(
