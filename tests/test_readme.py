@@ -154,6 +154,7 @@ def test_the_long_sections_of_the_readme_run_twice(heading, tmp_path, lab):
         *("literature", "file-format", "tail"),
         pytest.param("verdict", marks=pytest.mark.heavy),
         pytest.param("measuring", marks=pytest.mark.heavy),
+        pytest.param("networks", marks=pytest.mark.heavy),
     ],
 )
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):

@@ -2,6 +2,7 @@
 
 So they may have any activations, clip, peepholes, input_forget, and a length that varies. The
 input's products are computed before the loop, for all time steps at once.
+Weights in bf16 or int8 and `prepare_next` are not there for them.
 """
 
 from __future__ import annotations
