@@ -335,16 +335,6 @@ def not_explained(statement: Statement) -> None:
     assert parts_at(statement)["on_core"] > 0.98
 
 
-def began_late(statement: Statement) -> None:
-    (name,) = statement.rests_on
-    late = [found for group, found in lab.outliers(ROOT / name).items() if "periodic" in group.name]
-    excesses = [excess for found in late for excess in (found.events.slowest, found.tail.excess)]
-    assert len(late) == 2
-    for excess in excesses:
-        assert excess.parts_us["late"] + excess.parts_us["behind"] > 0.7 * excess.excess_us
-        assert excess.parts_us["on_core"] < 0.3 * excess.excess_us
-
-
 def one_call_is_fastest(statement: Statement) -> None:
     times = {}
     for row in published.read_document("004-times").itertuples():
@@ -364,7 +354,7 @@ CHECKS = {
     for check in (
         drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
         no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
-        one_call_is_fastest, time_of_the_set, planted_program, not_explained, began_late,
+        one_call_is_fastest, time_of_the_set, planted_program, not_explained,
         page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
         *map(of_the_published_times, inference_times.SENTENCES),
     )
