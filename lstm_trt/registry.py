@@ -63,8 +63,8 @@ AFTER: dict[str, str] = {}
 
 
 class Command(NamedTuple):
-    """A command: its place in `--help`, its module or object (`imported`), and its group and
-    summary in `--help`.
+    """A command: its place in `--help`, which no other one has, its module or object (`imported`),
+    and its group and summary in `--help`.
 
     The module is imported when the command is used. It has `EXAMPLE`, `add_arguments(parser)`,
     `run(arguments)`, and optionally `FORMATS`. `run` returns the exit status, or None for 0.
@@ -146,10 +146,12 @@ API |= {
     "doctor": "lstm_trt.recorder.doctor:examine",
 }
 
-#: Name in `lab.plots` -> where it is defined.
+#: Name in `lab.plots` -> where it is defined: in a module of another name.
 PICTURES: dict[str, str] = {}
 
-#: Class of answers -> the module that makes its text, imported when it is printed.
+#: Class of answers -> the module that makes its text, imported when it is printed. It has `text`,
+#: and where its first line and the frame do not do in Jupyter, also `headline`, `legend`, `cells`
+#: (header and rows) and `least`.
 TEXTS: dict[str, str] = {}
 
 #: Table -> entry point group that adds single entries to it.

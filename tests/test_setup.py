@@ -53,6 +53,13 @@ def test_constraints_are_exact_versions_and_nothing_else():
     assert str(CONSTRAINTS["torch"].specifier) == "==2.13.0"
 
 
+def test_the_metadata_name_the_authors_of_the_licence_and_the_oldest_python():
+    (author,) = PROJECT["authors"]
+    assert author.keys() == {"name"} and author["name"] in (ROOT / "LICENSE").read_text()
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in PROJECT["classifiers"]
+
+
 def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
     """Else pip looks for another version of everything, for an hour, where the Python is older than the author's."""
     (oldest,) = SpecifierSet(PROJECT["requires-python"])

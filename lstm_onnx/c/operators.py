@@ -2,6 +2,20 @@
 
 A convolution is a product of its windows, which are addresses: the result has its channels side by
 side, so that the windows of the next one are rows in memory.
+
+A new operator takes the first of these that fits:
+
+1. `MOVES`, if it only moves numbers (Tile): it is evaluated on their addresses.
+2. `functions.BY_FUNCTION`, if ONNX defines it by operators that have handlers (HardSwish), and this
+   definition is right for large numbers, infinities and sums that cancel.
+3. `DEFINITIONS`, if it can be written as other operators (LogSoftmax).
+4. `POINTWISE` or `ARITHMETIC`, if it is a function of each number or of two (Sign), with that
+   function in `kernel.c`, and for one number in `kernel_generic.c`.
+5. A handler in `HANDLERS`: a function of the program and the node, which returns the outputs.
+   `Data` are arrays of addresses, so that indexing, transposing and joining them costs nothing
+   (what `np.concatenate`, `np.stack` and `np.pad` return needs `.view(Data)`). `program.each`
+   computes each number, `program.product` rows times a constant matrix, and a `Call` whatever a
+   new function of `kernel.c` does. `node.refused("why, and what to do")` is the error for the rest.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A kind is a frozen dataclass that derives from `Workload` and is listed in `registry.WORKLOADS`, or
 in the entry point `lstm_trt.workloads` of an installed package. `registry.PREPARERS` names the
-module that prepares it. The stacked LSTM is `shape.LstmShape`.
+module that prepares it. The processes that record import both, so that a package which is not
+installed lies on PYTHONPATH. The stacked LSTM is `shape.LstmShape`.
 """
 
 from __future__ import annotations

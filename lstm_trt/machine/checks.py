@@ -27,6 +27,7 @@ CPU = "/sys/devices/system/cpu"
 
 CAP_IPC_LOCK, CAP_SYS_NICE = 14, 23  # linux/capability.h
 
+#: Remedies that begin with it are shown as one line.
 KERNEL_LINE = "kernel command line: "
 
 #: Exit latency in us up to which an idle state does not matter for tails of milliseconds.

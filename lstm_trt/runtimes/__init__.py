@@ -20,7 +20,8 @@ Optional attributes:
     parser_refusal(content, name) -> str | None
                  why it rejects an ONNX model, if it knows without its device
     supports(workload, mode, device) -> str | None
-                 reason why this is not supported, or None if it is
+                 reason why this is not supported, such as another kind of workload or two
+                 directions, or None if it is
     DISTRIBUTIONS
                  the packages that `versions` can install, if DISTRIBUTION is one of several
     load_module() -> module

@@ -66,9 +66,9 @@ class Request:
 
     `inputs`: name -> array with the shapes of `workload.input_shapes` (in training also targets);
     used to build, compile or capture, while the parity gate uses other inputs. `weights` maps
-    PyTorch's parameter names to float32 arrays; `onnx_path` is the network's file, with symbolic
-    sizes, for runtimes with NEEDS_ONNX. Options without a device mean the CPU, as in a
-    `Configuration`.
+    PyTorch's parameter names to float32 arrays, in its order of gates (i, f, g, o); `onnx_path` is
+    the network's file, with symbolic sizes, for runtimes with NEEDS_ONNX. Options without a device
+    mean the CPU, as in a `Configuration`.
     """
 
     workload: Any  # a `Workload` of any kind

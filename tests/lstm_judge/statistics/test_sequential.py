@@ -171,7 +171,7 @@ OTHERS = ("80 % single, 20 % bursts of 20", "every second call of bursts of 20",
 
 @pytest.mark.random(
     tail=5e-5,
-    why="more than 35 of 400, with the shares of docs/evidence.md: at most 0.04; more than 11 of 60",
+    why="more than 35 of 400, with the shares of verdict-until-decided.csv: at most 0.04; more than 11 of 60",
 )
 @pytest.mark.parametrize(
     ("kind", "recordings"),
@@ -187,7 +187,7 @@ def test_at_the_allowed_rate_at_most_5_percent_are_decided_in_either_way(rng, ki
 
 @pytest.mark.random(
     tail=1e-9,
-    why="with the shares of docs/evidence.md: a share of 0.82 below 270 of 400, of 0.98 below 360",
+    why="with the shares of verdict-until-decided.csv: a share of 0.82 below 270 of 400, of 0.98 below 360",
 )
 @heavy
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_five_times_the_allowed_rate_is_soon_decided_as_missed(rng):
 
 @pytest.mark.random(
     tail=1e-6,
-    why="with the shares of docs/evidence.md: a share of 0.02 above 8 of 40; of 0.9, measured in 100 "
+    why="with the shares of verdict-until-decided.csv: a share of 0.02 above 8 of 40; of 0.9, measured in 100 "
     "recordings (0.95), below 24 of 40",
 )
 @heavy

@@ -1,4 +1,4 @@
-"""Recipes of docs/contributing.md: followed in a copy of the packages, they make what they say."""
+"""Recipes of docs/contributing.md: followed with their examples in a copy of the packages, they make what they say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.packages import copy_packages
+
+EXAMPLES = ROOT / "docs/examples/recipes"
 
 DOCTOR = """
 import json
@@ -83,11 +85,21 @@ def edit(file: Path, pattern: str, replacement: str) -> None:
     file.write_text(source)
 
 
+def added(example: str) -> str:
+    """What an example adds to a module, as a replacement: all from its first class or function on."""
+    source = (EXAMPLES / example).read_text()
+    return source[re.search(r"^(@|class |def )", source, re.MULTILINE).start() :].replace("\\", r"\\")
+
+
+def test_the_page_links_every_example():
+    links = re.findall(r"\(examples/recipes/(.*?)\)", (ROOT / "docs/contributing.md").read_text())
+    assert sorted(links) == sorted(path.name for path in EXAMPLES.iterdir() if path.is_file())
+
+
 def test_a_check_of_doctor(tmp_path):
-    """The example of the recipe, as it stands there."""
     copy_packages(tmp_path, "__pycache__")
-    example = example_of("## Add a check of doctor")
-    edit(tmp_path / "lstm_trt/machine/checks.py", r'(?=@check\("real-time priority")', example.replace("\\", r"\\"))
+    checks = tmp_path / "lstm_trt/machine/checks.py"
+    edit(checks, r'(?=@check\("real-time priority")', f"{added('same_page_merging.py')}\n\n")
     for folder, text in (("merges", "1\n"), ("merges-nothing", "0\n"), ("empty", None)):
         file = tmp_path / folder / "sys/kernel/mm/ksm/run"
         file.parent.mkdir(parents=True)
@@ -137,13 +149,6 @@ def test_a_flag_of_record_and_sweep(tmp_path):
     assert all("rest before each recording" in text for text in (texts[-1], texts[-2]))
 
 
-def example_of(recipe: str, language: str = "python") -> str:
-    """The code of a recipe, as it stands in the page."""
-    page = (ROOT / "docs" / "contributing.md").read_text()
-    (example,) = re.findall(f"```{language}\n(.*?)```", page.partition(recipe)[2].partition("\n## ")[0], re.DOTALL)
-    return example
-
-
 #: Prints the signs of some numbers as generated code computes them, or why there is none.
 SIGN = """
 import json
@@ -167,21 +172,18 @@ print(json.dumps([str(number) for number in y]))
 @pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 def test_an_operator_in_c(tmp_path):
-    """The example of the recipe, as it stands there."""
     copy_packages(tmp_path, "__pycache__")
     c = tmp_path / "lstm_onnx/c"
-    example = example_of("## Add an operator in C", "c")
-    edit(c / "kernel.c", r"(?=#define POINTWISE\(function)", f"{example}\n")
+    edit(c / "kernel.c", r"(?=#define POINTWISE\(function)", f"{(EXAMPLES / 'sign.c').read_text()}\n")
     edit(c / "operators.py", r"(?=    \"Erf\": )", '    "Sign": "sign",\n')
     assert answer(SIGN, tmp_path) == ["-1.0", "0.0", "1.0", "nan", "-1.0"]
 
 
 @pytest.mark.heavy
 def test_a_kind_of_arrival(tmp_path):
-    """The example of the recipe, as it stands there."""
     copy_packages(tmp_path, "__pycache__")
     arrivals = tmp_path / "lstm_trt/config/arrivals.py"
-    edit(arrivals, r"(?=class Spaced\(Timed\))", f"{example_of('## Add a kind of arrival')}\n\n".replace("\\", r"\\"))
+    edit(arrivals, r"(?=class Spaced\(Timed\))", f"{added('random_arrival.py')}\n\n")
     edit(arrivals, r"\(Closed, Periodic, Paused\)", "(Closed, Periodic, Paused, Random)")
     edit(arrivals, r"\nimport time\n", r"\nimport random\nimport time\n")
     field = 'mean_gap_us: float | None = described(None, help="mean gap", unit="us", added=True)'
@@ -193,6 +195,14 @@ def test_a_kind_of_arrival(tmp_path):
     mean_ns = sum(gaps_ns) / len(gaps_ns)
     assert mean_ns > 200_000 and 0.1 < sum(gap < 0.4 * mean_ns for gap in gaps_ns) / len(gaps_ns) < 0.7
 
+
+#: A column of the summary.
+IQR = '''    @property
+    def iqr_us(self) -> float:
+        """Interquartile range, of interpolated quartiles."""
+        low_us, high_us = self.quartiles_us
+        return high_us - low_us
+'''
 
 #: Uses what the recipes of the judge add.
 JUDGED = """
@@ -222,20 +232,18 @@ print(json.dumps({
 
 
 def test_what_the_judge_says(tmp_path):
-    """A column of the summary, a statistical answer, a figure and a message: the examples, as they stand there."""
+    """A column of the summary, a statistical answer, a figure and a message."""
     copy_packages(tmp_path, "__pycache__")
     judge = tmp_path / "lstm_judge"
-    column = example_of("## Add a column of the summary")
-    edit(judge / "statistics/trials.py", r"(?=    @cached_property\n    def is_outlier)", f"{column}\n")
+    edit(judge / "statistics/trials.py", r"(?=    @cached_property\n    def is_outlier)", f"{IQR}\n")
     edit(judge / "columns.py", r'(    "rounds": "rounds.count",)', r'    **within("statistics", "iqr_us"),\n\1')
     edit(judge / "summarize/text.py", r'(    Column\("std",)', r'    Column("iqr", _us("iqr_us"), drop=1),\n\1')
-    (judge / "jitter.py").write_text(example_of("## Add a statistical answer"))
-    (judge / "plots/change.py").write_text(example_of("## Add a figure"))
+    shutil.copy(EXAMPLES / "jitter.py", judge)
+    shutil.copy(EXAMPLES / "change.py", judge / "plots")
     edit(judge / "registry.py", r"(TEXTS = \{)", r'\1\n    "Jitters": "lstm_judge.jitter",')
     edit(judge / "registry.py", r'(        "replay": \("replay",\),)', r'\1\n        "jitter": ("jitter",),')
     edit(judge / "registry.py", r'(        "curve": )', r'        "change": ("changes",),\n\1')
-    message = example_of("## Add a message").replace("\\", r"\\")
-    edit(judge / "read/rounds.py", r"(?=def below_floor)", f"{message}\n\n")
+    edit(judge / "read/rounds.py", r"(?=def below_floor)", f"{added('one_process.py')}\n\n")
     edit(judge / "read/runs.py", r"\(\*self\.warnings, ", "(*self.warnings, *one_process(self.groups), ")
     edit(judge / "read/runs.py", r"(    below_floor,\n)", r"\1    one_process,\n")
     found = answer(JUDGED, tmp_path)
