@@ -89,7 +89,7 @@ def csv_text(frame: Any) -> str:
 
 
 def _none_computed(column: Any) -> Any:
-    """A column without such texts. One of numbers is as it was: `map` makes 3.0 of 3 beside None."""
+    """A column without such texts. `map` would make 3.0 of a 3 beside None."""
     return column.map(_not_computed) if any(isinstance(cell, str) for cell in column) else column
 
 
