@@ -85,12 +85,7 @@ def decimal(text: str) -> str:
 
 def csv_text(frame: Any) -> str:
     """A DataFrame as CSV; texts that a spreadsheet would compute have an apostrophe before them."""
-    return frame.rename(columns=_not_computed).apply(_none_computed).to_csv(index=False)
-
-
-def _none_computed(column: Any) -> Any:
-    """A column without such texts. `map` would make 3.0 of a 3 beside None."""
-    return column.map(_not_computed) if any(isinstance(cell, str) for cell in column) else column
+    return frame.rename(columns=_not_computed).map(_not_computed).to_csv(index=False)
 
 
 def _not_computed(cell: Any) -> Any:
