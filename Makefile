@@ -41,7 +41,7 @@ help:
 	@echo "make types            check the types of the packages with basedpyright, in a minute"
 	@echo "make docs             build a site of README.md, the pages in docs/ and the Python API in build/docs, in a minute"
 	@echo "make literature       record the published benchmarks in that environment; prints first how long it takes"
-	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
+	@echo "make figures          redraw the figures of the recordings in data/, and their coverage of the literature"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
 	@echo "make hook             strip notebook outputs from commits with a git hook; FILTER=1: with a clean filter"
 	@echo "make clean            remove the environments and the recordings of make sweep"
@@ -196,8 +196,8 @@ figures: $(VENV)/.core
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \
 	done
 	@$(BIN)/lstm-literature table --out data/xeon/literature --figures figures/xeon/literature > /dev/null
-	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
-	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
+	@$(BIN)/lstm-literature table --coverage --format csv --out data/xeon/literature \
+	  > data/measured/literature-coverage.csv
 	@for topic in epyc/arrivals xeon/interrupted xeon/interruptions; do \
 	  $(BIN)/lstm-trt outliers data/$$topic --figures figures/$$topic > /dev/null || exit 1; \
 	done

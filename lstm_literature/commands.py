@@ -90,7 +90,8 @@ def table_arguments(parser: argparse.ArgumentParser) -> None:
     add("--coverage", action="store_true", help=coverage)
     add("--implementation", nargs="+", metavar="NAME", help="only these implementations")
     add("--mode", choices=MODES, help="only this mode")
-    add("--out", type=Path, nargs="+", required=True, metavar="DIR", help="folders of recordings to read")
+    out = "folders of recordings to read (of --coverage the default is what ships)"
+    add("--out", type=Path, nargs="+", default=[], metavar="DIR", help=out)
     common.figure_arguments(parser, "draw the results beside the published ones into this folder")
 
 
@@ -100,8 +101,8 @@ def table(arguments: argparse.Namespace) -> int:
         find(name)
     if arguments.coverage:
         return _print_coverage(arguments)
-    if arguments.format == "md":
-        raise UsageError("--format md needs --coverage")
+    if not arguments.out:
+        raise UsageError("--out is missing: give folders of recordings, or --coverage for those that ship")
     found = _metrics(arguments.out, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
     recorded = {*found.frame["workload"], *found.frame["implementation"], "all"}
     missing = [name for name in (*arguments.workload, *(arguments.implementation or ())) if name not in recorded]
@@ -184,12 +185,10 @@ VERSIONS_EXAMPLE = (
     " --runtime tensorflow-one-call-graph --out versions"
 )
 
-_TABLES = (*Parts.FORMATS, "md")
-
 RECORD = Parts(RECORD_EXAMPLE, record_arguments, record)
 PLAN = Parts("lstm-literature plan --out recordings", plan_arguments, plan)
 VERSIONS = Parts(VERSIONS_EXAMPLE, versions_arguments, record_versions)
-TABLE = Parts("lstm-literature table --coverage --out recordings", table_arguments, table, _TABLES)
+TABLE = Parts("lstm-literature table --coverage --out recordings", table_arguments, table)
 LIST = Parts("lstm-literature list cell ptb-lm", list_arguments, show_list, ("text", "json"))
 
 COMMANDS = {
@@ -316,7 +315,10 @@ def _metrics(paths: Sequence[Path], wanted: Callable[[Configuration], bool]) -> 
 
 
 def _print_coverage(arguments: argparse.Namespace) -> int:
-    rows = completeness.coverage(_metrics(arguments.out, lambda item: True))
+    if arguments.out:
+        rows = completeness.coverage(_metrics(arguments.out, lambda item: True))
+    else:
+        rows = completeness.shipped()
     wanted = [_wanted(arguments, row.workload, row.implementation, row.mode) for row in rows]
     if not any(wanted):
         raise UsageError("no published time is of this workload, implementation and mode")

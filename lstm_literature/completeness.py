@@ -1,7 +1,8 @@
 """Document x system x size: each published time, the recording that takes its place today, or why there is none.
 
 A recording that differs in more than the machine is marked (`MARKS`), and a published time that is doubtful has a
-question mark and the reason. `lstm-literature table --coverage` prints it; `docs/literature.md` has it as Markdown.
+question mark and the reason. `lstm-literature table --coverage` prints it; `SHIPPED` is that of the recordings that
+ship.
 """
 
 import itertools
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
 from html import escape
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from lstm_judge.read import numbers
@@ -36,6 +38,15 @@ MARKS = {
     "few batches": lambda item, row: item.n <= schedule.FEWEST,
     "other threads": lambda item, row: row.threads not in (None, item.threads),
     "drift": lambda item, row: not 1 / sides.APART < 1 + item.drift < sides.APART,
+}
+
+#: The coverage of the recordings in `data/xeon/literature`, which `make figures` writes.
+SHIPPED = Path("data/measured/literature-coverage.csv")
+
+#: Columns of numbers, which `SHIPPED` has as text.
+_NUMBERS = {
+    **dict.fromkeys(("published", "today"), float),
+    **dict.fromkeys(("n", "document_n", "threads", "document_threads"), int),
 }
 
 #: Columns of a table in a notebook.
@@ -65,15 +76,6 @@ class Coverage(metrics.Table):
             for title, header, cells, doubts in self._blocks()
         ]
         return "\n\n".join(tables)
-
-    def markdown_text(self) -> str:
-        """The same tables in Markdown."""
-        lines = []
-        for title, header, cells, doubts in self._blocks():
-            complete = [[*row, *[""] * (len(header) - len(row))] for row in (header, ["---"] * len(header), *cells)]
-            lines += [f"**{title}**", "", *(f"| {' | '.join(row)} |" for row in complete), ""]
-            lines += [*(f"* {doubt}" for doubt in doubts), ""] if doubts else []
-        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """The columns `IN_NOTEBOOKS` in Jupyter; a reason goes across the columns that it takes the place of."""
@@ -148,6 +150,11 @@ def coverage(recorded: Iterable, documents: Collection[str] = published.DOCUMENT
             found += _rows(document, row, leading)
     found = [{**_COLUMNS, **row} for row in sorted(found, key=itemgetter("document"))]
     return Coverage(pd.DataFrame(found, dtype=object))
+
+
+def shipped() -> Coverage:
+    """The coverage of the recordings that ship, without reading them; raises `UsageError` outside a checkout."""
+    return Coverage(published.read_table(SHIPPED, _NUMBERS))
 
 
 def _rows(document: str, row: Any, leading: list) -> list[dict]:

@@ -73,7 +73,7 @@ class Table:
 
     def csv_text(self) -> str:
         """The frame as CSV; None is an empty cell."""
-        return format.csv_text(self._printed)
+        return format.csv_text(self._printed.map(_whole))
 
     @property
     def _printed(self) -> pd.DataFrame:
@@ -111,6 +111,11 @@ def table(items: Iterable[Recording | Failure]) -> Table:
             found.append({**_network(item), **figure, **state, **origin, "seconds": seconds(value, unit)})
     found.sort(key=itemgetter(*_ORDER))
     return Table(pd.DataFrame(found, dtype=object))
+
+
+def _whole(cell: Any) -> Any:
+    """A whole number as text: pandas would write a 3 beside None as 3.0."""
+    return str(cell) if isinstance(cell, int) else cell
 
 
 def _drift(latency_ns: np.ndarray) -> float:

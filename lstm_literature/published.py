@@ -8,6 +8,7 @@ lists the corrections; tests check the tables against it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,18 +100,26 @@ def read_document(document: str) -> pd.DataFrame:
     unless the document or its code has reasons for them.
     `published_value` is the cell as printed if `value` differs from it or is None. `seconds` is added: the value if it
     is a time.
-    Its table is searched for in `data/published` of the working folder, of its parent folders, and of the
-    source tree from which this package runs, since the tables are not part of an installed package.
-    Raises `UsageError` if none of these folders has it.
+    Raises `UsageError` where `read_table` does not find it.
     """
-    path = FOLDER / f"{DOCUMENTS[document]}.csv"
+    kinds = {**dict.fromkeys((*SIZES, "threads"), int), "value": float}
+    found = read_table(FOLDER / f"{DOCUMENTS[document]}.csv", kinds)
+    found["corrected"] = found["corrected"] == "true"
+    times = map(seconds, found["value"], found["unit"])
+    return found.assign(seconds=pd.Series(list(times), dtype=object))
+
+
+def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> pd.DataFrame:
+    """A CSV of the project as text, but for the columns of `kinds`, where an empty cell is None.
+
+    It is searched for in the working folder, in its parent folders, and in the source tree from which this package
+    runs, since the tables are not part of an installed package. Raises `UsageError` if none of these folders has it.
+    """
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if (folder / path).is_file():
             found = pd.read_csv(folder / path, dtype=str, keep_default_na=False).astype(object)
             found = found.assign(**{name: "" for name in OPTIONAL if name not in found})
-            found["corrected"] = found["corrected"] == "true"
-            for name, kind in {**dict.fromkeys((*SIZES, "threads"), int), "value": float}.items():
+            for name, kind in kinds.items():
                 found[name] = pd.Series([kind(cell) if cell else None for cell in found[name]], dtype=object)
-            times = map(seconds, found["value"], found["unit"])
-            return found.assign(seconds=pd.Series(list(times), dtype=object))
+            return found
     raise UsageError(f"{path} not found in the working folder or its parents: run in a checkout of the project")

@@ -280,7 +280,7 @@ _TEXT = LiteratureWorkload(
     note="batch and sequence from the document's code; as its programs for Keras, whose default learning rate is 0.01",
 )  # fmt: skip
 
-_AS_PROGRAM = "as the document's program for {}; docs/literature.md lists what differs"
+_AS_PROGRAM = "as the document's program for {}; data/published/README.md lists what differs"
 
 _TENSORFLOW = replace(_TEXT, name=TEXT[1], learning_rate=1e-3, note=_AS_PROGRAM.format("TensorFlow, and for Theano"))
 

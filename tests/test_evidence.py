@@ -97,12 +97,11 @@ STATEMENTS = [Statement(**row) for row in tomllib.loads(EVIDENCE.read_text())["s
 
 
 def prose(page: Path) -> str:
-    """The text of a page without blocks of code and what commands write into it, or of a notebook's Markdown cells."""
+    """The text of a page without blocks of code, or of a notebook's Markdown cells."""
     if page.suffix == ".ipynb":
         cells = json.loads(page.read_text())["cells"]
         return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    blocks = r"^```.*?^```$|^<!-- coverage.*?^<!-- end of coverage -->$"
-    return re.sub(blocks, "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 # --- The checks: each gets its statement ------------------------------------------

@@ -192,11 +192,7 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
         text = answer.csv_text() if hasattr(answer, "csv_text") else csv_text(answer.frame)
         print(text, end="")
     elif form == "md":
-        if hasattr(answer, "markdown_text"):
-            text = answer.markdown_text()
-        else:
-            text = markdown(*table_cells(answer))
-        print(text, end="")
+        print(markdown(*table_cells(answer)), end="")
     else:
         show(answer)
 

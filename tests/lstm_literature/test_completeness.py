@@ -98,7 +98,7 @@ def test_marks_are_counted():
     rows = coverage([row(WHILE, 1.0, n=3), row("tensorflow-static-graph", 1.0), row("onnxruntime", None)])
     number = sum(item.document == "001" for item in rows)
     title = f"document 001: 4 of {number} rows recorded, 3 of them marked (few batches: 2, other threads: 2)"
-    assert title in str(rows).splitlines() and f"**{title}**" in rows.markdown_text()
+    assert title in str(rows).splitlines()
     assert f"document 001: 0 of {number} rows recorded\n" in str(coverage([]))
 
 
