@@ -37,8 +37,8 @@ EXIT_PIPE = 141  # as a shell shows SIGPIPE
 #: Exit status -> what it means.
 EXIT_STATUSES = {
     0: "done; `verdict`: MET; `compare`: SAME, FASTER or FEWER misses",
-    EXIT_FAILED: "nothing could be recorded, memory ran out, or a notebook failed; `verdict`: MISSED;"
-    " `compare`: SLOWER or MORE misses",
+    EXIT_FAILED: "nothing could be recorded, memory ran out, or a notebook failed;"
+    " `verdict`: MISSED; `compare`: SLOWER or MORE misses",
     2: "an error in the input, explained in one line",
     3: "a recording that cannot be read, or a selected value that is not recorded, beside others;"
     " `verdict`: NOT ENOUGH EVIDENCE; `compare`: AMBIGUOUS",
