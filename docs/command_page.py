@@ -24,9 +24,9 @@ MADE = re.compile(r"(<!-- made: (\w+) -->\n\n)(?:[|*].*\n)*")
 PURPOSES = {
     "record": "recording, ONNX files",
     "c": "a C compiler, if there is none",
-    "openvino": "`openvino`",
-    "tensorrt": "`tensorrt`, for a driver with CUDA 13; `make gpu` asks the driver",
-    "rtx": "`tensorrt-rtx`, for a driver with CUDA 13",
+    "openvino": "the runtime `openvino`",
+    "tensorrt": "the runtime `tensorrt`, for a driver with CUDA 13; `make gpu` asks the driver",
+    "rtx": "the runtime `tensorrt-rtx`, for a driver with CUDA 13",
     "pycuda": "drives the GPU instead of cuda-bindings",
     "frameworks": "benchmarks from the literature",
     "cluster": "sweeps on several machines",
