@@ -33,6 +33,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data
 PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 #: docs/evidence.md is about rates of simulations, each with the command that repeats it.
 PAGES.remove(ROOT / "docs/evidence.md")
+PAGES.remove(ROOT / "docs/glossary.md")  # its numbers are examples
 
 #: A number with a unit, a percentile, or a ratio in words.
 MEASURED = re.compile(
@@ -44,7 +45,14 @@ MEASURED = re.compile(
 NO_MEASUREMENT = (
     "calls of at most 560 s each",
     # Deadlines and arrivals.
-    *("deadline of 1 ms", "control cycle of 1 ms", "99.9 % of calls within 1000 us", "every 1000 us", "every 1 ms"),
+    *(
+        "deadline of 1 ms",
+        "my LSTM meet 1 ms",
+        "control cycle of 1 ms",
+        "99.9 % of calls within 1000 us",
+        "every 1000 us",
+        "every 1 ms",
+    ),
     *(
         "every 32 ms",
         "of the 32 ms",
@@ -109,12 +117,6 @@ def prose(page: Path) -> str:
 
 def configs(path: str) -> list[dict]:
     return pq.read_table(ROOT / path).to_pylist()
-
-
-def drift(statement: Statement) -> None:
-    """The block of output in the README, which another test compares with the command's."""
-    (shown,) = re.findall(r"drift of the bulk \+([\d.]+) %", (ROOT / "README.md").read_text())
-    assert statement.numbers == [float(shown)]
 
 
 def machine(statement: Statement) -> None:
@@ -351,7 +353,7 @@ def citation(statement: Statement) -> None:
 CHECKS = {
     check.__name__: check
     for check in (
-        drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
+        machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
         no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
         one_call_is_fastest, time_of_the_set, planted_program, not_explained,
         page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,

@@ -167,26 +167,6 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
     assert set(promised.split()) <= installed
 
 
-def test_the_extras_are_those_that_the_readme_names():
-    text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    names = (
-        "record",
-        "c",
-        "openvino",
-        "tensorrt",
-        "rtx",
-        "pycuda",
-        "frameworks",
-        "cluster",
-        "lab",
-        "dev",
-        "types",
-        "docs",
-    )
-    assert set(names) == EXTRAS.keys()
-    assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
-
-
 def test_every_extra_with_which_something_is_recorded_has_what_recording_needs():
     for extra in ("lab", "dev", "frameworks", "cluster", "openvino", "tensorrt", "rtx"):
         assert {*EXTRAS["record"]} <= {*of_extra(extra)}, extra

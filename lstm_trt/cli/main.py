@@ -1,11 +1,5 @@
 """Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the
 package.
-
-Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is
-missed, or B is slower than A; 2 an error in the input, reported in one line; 3 not enough evidence
-for a verdict or a comparison, a recording that cannot be read beside others that can, or a value
-that was selected and is not recorded beside others that are; 70 a bug, with its traceback; 130
-stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
 import argparse
@@ -35,7 +29,23 @@ from lstm_trt.config.errors import (
 from lstm_trt.config.format import WIDTH, decimal, table_lines, terminal_width, wrapped
 from lstm_trt.machine.linux import open_standard_streams
 
-EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
+EXIT_FAILED = 1
+EXIT_BUG = 70
+EXIT_STOPPED = 130
+EXIT_PIPE = 141  # as a shell shows SIGPIPE
+
+#: Exit status -> what it means.
+EXIT_STATUSES = {
+    0: "done; `verdict`: MET; `compare`: SAME, FASTER or FEWER misses",
+    EXIT_FAILED: "nothing could be recorded, memory ran out, or a notebook failed;"
+    " `verdict`: MISSED; `compare`: SLOWER or MORE misses",
+    2: "an error in the input, explained in one line",
+    3: "a recording that cannot be read, or a selected value that is not recorded, beside others;"
+    " `verdict`: NOT ENOUGH EVIDENCE; `compare`: AMBIGUOUS",
+    EXIT_BUG: "a bug, with its traceback",
+    EXIT_STOPPED: "stopped by Ctrl-C or SIGTERM",
+    EXIT_PIPE: "the reader of the output closed the pipe",
+}
 
 #: Address space that reading and judging recordings takes, mostly for libraries.
 LEAST_BYTES = 10**9
@@ -100,15 +110,15 @@ class Program:
 
 FIRST_STEPS = """\
 Measure LSTM inference latency and test it against a deadline:
-  what works here:    lstm-trt doctor
-  record a network:   lstm-trt record --layers 2 --hidden 64 --sequence 64 --out recordings
-  is it in time?      lstm-trt verdict recordings --deadline-us 1000
-  why is it late?     lstm-trt outliers recordings
-  record several:     lstm-trt sweep --layers 1 2 --hidden 32 64 --sequence 64 --out sweep
-  see them:           lstm-trt summarize sweep --figures figures
-  your own network:   lstm-trt inspect model.onnx
-  all commands:       lstm-trt --help
-  one of them:        lstm-trt COMMAND --help, which ends with an example"""
+  what works?    lstm-trt doctor
+  one network:   lstm-trt record --layers 2 --hidden 64 --sequence 64 --trials 5000 --out recordings
+  in time?       lstm-trt verdict recordings --deadline-us 1000
+  why late?      lstm-trt outliers recordings
+  several:       lstm-trt sweep --layers 1 2 --hidden 32 64 --sequence 64 --out sweep
+  see them:      lstm-trt summarize sweep --figures figures
+  your network:  lstm-trt inspect model.onnx
+  all commands:  lstm-trt --help
+  one of them:   lstm-trt COMMAND --help, which ends with an example"""
 
 PROGRAM = Program(
     "lstm-trt",

@@ -269,7 +269,7 @@ def test_the_example_says_what_the_recordings_say():
     for outcome, kind in kinds.items():
         number = sum(each.outcome == outcome for each in verdicts)
         assert len(example.all("td", **{"class": kind, "title": str(outcome)})) == number > 0
-        assert str(number) in (ROOT / "README.md").read_text().split("![A report: ")[1].split(";")[0]
+        assert str(number) in (ROOT / "docs/python.md").read_text().split("![A report: ")[1].split(";")[0]
 
 
 def columns(line: str) -> int:
