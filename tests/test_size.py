@@ -10,9 +10,9 @@ from tests.conftest import ROOT
 from tests.support import size
 
 #: Package -> the most nodes that its syntax trees may have. What adds more takes something away, or says why here.
-#: `lstm_trt` has 50 more since a stop is seen also where a library kept its exception to itself, and exit statuses stand
-#: in one table; `lstm_judge` 2 560
-#: since it has a page to explore, and says its answers in a sentence and a table that fits a notebook.
+#: `lstm_trt` has 50 more since a stop is seen also where a library kept its exception to itself, and since exit
+#: statuses stand in one table; `lstm_judge` 2 560 since it has a page to explore, and says answers in a sentence and
+#: in a table that fits a notebook.
 MOST = {"lstm_trt": 56_000, "lstm_judge": 82_530, "lstm_onnx": 33_150}
 
 #: Function that is hard to read -> why it stays as it is.
