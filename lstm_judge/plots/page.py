@@ -273,9 +273,8 @@ def verdict_rows(verdict: Verdict) -> Rows:
         rows.insert(-2, ("by round", f"{number(min(by_round))} to {number(max(by_round))} µs"))
     if verdict.effective.n < verdict.n:
         rows.append(("effective sample size", whole(verdict.effective.n)))
-    needed = verdict.new_recording.trials
-    if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and needed is not None:
-        rows.append(("new trials needed", whole(needed)))
+    if verdict.trials_needed is not None:
+        rows.append(("new trials needed", whole(verdict.trials_needed)))
     if verdict.drift:
         rows.append(("drift of the bulk", f"{100 * verdict.drift:+.2g} %"))
     return rows

@@ -138,7 +138,7 @@ class Runs(Sequence[Group]):
         printer.text("\n".join([*warning_lines(self.remarks), str(self)]))
 
     def _repr_html_(self) -> str:
-        """Show the remarks, the sentence and the table in Jupyter."""
+        """Show the sentence, the remarks and the table in Jupyter."""
         return html_table([self.sentence, *warning_lines(self.remarks), *self.lacks], self.frame)
 
     @property

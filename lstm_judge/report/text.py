@@ -4,7 +4,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from lstm_judge.outcomes import Change, Outcome
+from lstm_judge.outcomes import Change
 from lstm_judge.read.labels import FINGERPRINT, with_version
 from lstm_judge.read.runs import Runs
 from lstm_judge.report.answer import Report
@@ -56,9 +56,8 @@ def _needed(report: Report) -> Iterator[str]:
     """The lengths of new recordings that would decide what is undecided."""
     needed = []
     for verdict in report.verdicts:
-        undecided = verdict.n and verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE
-        if undecided and verdict.new_recording.trials:
-            needed.append(verdict.new_recording.trials)
+        if verdict.n and verdict.trials_needed:
+            needed.append(verdict.trials_needed)
     if needed:
         trials = " to ".join(map(str, dict.fromkeys((min(needed), max(needed)))))
         yield (
