@@ -34,6 +34,7 @@ def flat(configuration: Configuration) -> dict[str, object]:
         **{name: getattr(configuration, name) for name in about(Configuration)},
         **configuration.options.as_dict(),
         **identity_fields(configuration.protocol),
+        "beside": configuration.protocol.beside_text,
     }
 
 
@@ -168,7 +169,9 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
         for name, field in about(type(settings)).items():
             value = getattr(settings, name)
             default = "none" if name == "wait" else field.default  # of closed arrivals
-            if field.flag and value is not None and (value != default or name in shown):
+            if name == "beside":
+                words += [f"--beside={load}={command}" for load, command in value]
+            elif field.flag and value is not None and (value != default or name in shown):
                 text = f"{value:.15g}" if isinstance(value, float) else str(value)
                 words += [field.flag] if isinstance(value, bool) else [field.flag, text]
     return words

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lstm_trt import registry
 from lstm_trt.cli.main import EXIT_STOPPED, show
@@ -55,6 +55,15 @@ def field_arguments(
                 field.flag, action="store_const", const=const, dest=name, help=field.help
             )
             continue
+        if get_origin(hint) is tuple:
+            parser.add_argument(
+                field.flag,
+                type=_named,
+                action="append",
+                metavar=field.unit.upper(),
+                help=field.help,
+            )
+            continue
         number: Any = None
         metavar = "NAME"
         if int in (hint, *get_args(hint)):
@@ -83,6 +92,14 @@ def pair(flag: str, form: str, text: str, empty: bool = False) -> tuple[str, str
     if not equals or not name.strip() or not (empty or value.strip()):
         raise UsageError(f"{flag} takes {form}, not {text!r}")
     return name.strip(), value.strip()
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Both sides of the first `=`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"needs a name and a command, not {text!r}")
+    return name, value
 
 
 def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -7,6 +7,7 @@ repetitions of the same measurement. A sweep skips a configuration whose file ex
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -51,6 +52,9 @@ _LEAST = {"trials": 1, "warmup": 0, "seed": 0, "block_trials": 1, "block_ms": 1,
 _MOST = {"trials": 100_000_000, "warmup": 100_000_000, "seed": 2**63 - 1}
 
 LONGEST_SOAK_S = 30 * 86_400.0
+
+#: The load that is a number of further processes with the same step, instead of a command.
+COPIES = "COPIES"
 
 
 def canonical_json(value: object) -> str:
@@ -167,6 +171,11 @@ class Protocol:
 
     With `after_warmup` "zeros" all inputs of floating point are zero from the first call after the
     warm-up on, so that the k-th timed call of a stream is the k-th of silence.
+
+    `beside`: loads that run during the trials, the command of each by its name, on the other cores
+    or with `beside_on` "same-core" on those of the trials; the load `COPIES` is a number of further
+    processes that run the same step. `fifo`: the real-time priority (SCHED_FIFO) of the timed
+    thread from the end of the warm-up on.
     """
 
     trials: int = described(1000, help="timed trials", tells=Tells.MINOR)
@@ -211,6 +220,27 @@ class Protocol:
         choices=("zeros",),
         added=True,
     )
+    beside: tuple[tuple[str, str], ...] = described(
+        (),
+        help="run this command during the trials, several times for several loads; COPIES=N: N"
+        " further processes that run the same step",
+        unit="name=command",
+        added=True,
+    )
+    beside_on: str = described(
+        "other-cores",
+        help="cores of the loads",
+        choices=("other-cores", "same-core"),
+        heading="loads on",
+        added=True,
+    )
+    fifo: int | None = described(
+        None,
+        help="real-time priority (SCHED_FIFO, 1 to 99) of the timed thread after the warm-up, for"
+        " periodic arrivals that sleep",
+        heading="FIFO",
+        added=True,
+    )
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -220,6 +250,37 @@ class Protocol:
         self._check_until()
         if self.after_warmup is not None:
             one_of("after_warmup", self.after_warmup, ("zeros",))
+        self._check_loads()
+        if self.fifo is not None:
+            check_whole("fifo", self.fifo, 1, 99)
+            if not self.arrivals().sleeps or self.arrival != "periodic":
+                raise UsageError(
+                    "fifo is for threads that sleep between calls, since nothing else runs on their"
+                    " core meanwhile: add --arrival periodic --wait sleep, or --wait os"
+                )
+
+    def _check_loads(self) -> None:
+        one_of("beside_on", self.beside_on, ("other-cores", "same-core"))
+        loads = self.beside.items() if isinstance(self.beside, Mapping) else self.beside
+        object.__setattr__(self, "beside", tuple(sorted((name, text) for name, text in loads)))
+        for name, command in self.beside:
+            if not command.strip() or not re.fullmatch(r"[\w.-]+", name):
+                raise UsageError(f"a load has a name and a command, not {name!r} and {command!r}")
+            if name == COPIES:
+                check_whole(COPIES, int(command) if command.isdecimal() else command, 1)
+        if len(dict(self.beside)) < len(self.beside):
+            raise UsageError("two loads have the same name: give each another one")
+
+    @property
+    def beside_text(self) -> str | None:
+        """The loads in words, "2 x itself and stream on the same core"; None without."""
+        names = [
+            f"{command} x itself" if name == COPIES else name for name, command in self.beside
+        ]
+        if not names:
+            return None
+        text = " and ".join(names)
+        return text if self.beside_on == Protocol.beside_on else f"{text} on the same core"
 
     def _check_until(self) -> None:
         if self.until is None:
@@ -294,6 +355,10 @@ class Protocol:
             text += f" ({self.wait})"
         if self.after_warmup:
             text += " in silence"
+        if self.fifo:
+            text += f" at FIFO priority {self.fifo}"
+        if self.beside:
+            text += f" beside {self.beside_text}"
         return f"{text} for {self.for_s:g} s" if self.for_s else text
 
     def as_dict(self) -> dict[str, Any]:

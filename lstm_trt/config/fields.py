@@ -101,7 +101,7 @@ def identity_fields(part: Any) -> dict[str, Any]:
     for name, left_out in _identity(type(part)).items():
         value = getattr(part, name)
         if left_out is MISSING or value != left_out:
-            found[name] = list(value) if isinstance(value, tuple) else value
+            found[name] = json_value(value) if isinstance(value, tuple) else value
     return found
 
 
