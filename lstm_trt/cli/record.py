@@ -137,12 +137,14 @@ def _json_values(recording: Recording, out: Path) -> dict:
 
 
 def _checks(recording: Recording) -> dict:
-    """Its control run, the costs of its clock, and what a NaN does: arguments of `pool.remarks`."""
+    """Its control run, the costs of its clock, what a NaN does, and its loads: arguments of
+    `pool.remarks`."""
     provenance = recording.provenance
     return {
         "control": provenance["control"],
         "clock": provenance["clock"],
         "nan_reaches_output": provenance["parity"]["nan_reaches_output"],
+        "beside": provenance.get("beside", []),
     }
 
 

@@ -274,9 +274,7 @@ class Protocol:
     @property
     def beside_text(self) -> str | None:
         """The loads in words, "2 x itself and stream on the same core"; None without."""
-        names = [
-            f"{command} x itself" if name == COPIES else name for name, command in self.beside
-        ]
+        names = [f"{command} x itself" if name == COPIES else name for name, command in self.beside]
         if not names:
             return None
         text = " and ".join(names)

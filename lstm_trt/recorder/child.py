@@ -12,11 +12,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from lstm_trt import registry
@@ -26,6 +27,7 @@ from lstm_trt.config.libraries import turn_telemetry_off
 from lstm_trt.config.workload import workload_from_dict
 from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.recorder.jobs import (
+    CopyJob,
     Described,
     DescribeJob,
     Failed,
@@ -60,7 +62,17 @@ def make_reference(job: ReferenceJob, send: Send) -> dict[str, Any]:
 
 def record_here(job: RecordJob, send: Send) -> Written:
     """Record in this process, pinned to its cores."""
-    from lstm_trt.recorder.run import pin, record, record_soak
+    from lstm_trt.recorder.run import record, record_soak
+
+    configuration = _pinned(job)
+    if job.asked_s is None:
+        return record(configuration, job, send)
+    return record_soak(configuration, job, send)
+
+
+def _pinned(job: RecordJob | CopyJob) -> Configuration:
+    """The configuration of a job, for which this process is pinned from now on."""
+    from lstm_trt.recorder.run import pin
 
     configuration = Configuration.from_dict(job.configuration)
     options = configuration.options
@@ -69,9 +81,16 @@ def record_here(job: RecordJob, send: Send) -> Written:
         pin(options)
     else:  # pinned later, so that the driver's threads and the engine's build stay off the core
         leave(options.cores)
-    if job.asked_s is None:
-        return record(configuration, job, send)
-    return record_soak(configuration, job, send)
+    return configuration
+
+
+def copy_here(job: CopyJob, send: Send) -> None:
+    """Call the step in a thread of this process, for as long as it lives."""
+    from lstm_trt.recorder.run import call_for_ever, set_up
+
+    with ExitStack() as held:
+        run = held.enter_context(set_up(_pinned(job), job.reference, send))
+        Thread(target=call_for_ever, args=(run, held.pop_all()), daemon=True).start()
 
 
 def describe_here(job: DescribeJob, send: Send) -> Described:
@@ -104,6 +123,7 @@ def describe_here(job: DescribeJob, send: Send) -> Described:
 RUN: dict[type, Callable[[Any, Send], Any]] = {
     ReferenceJob: make_reference,
     RecordJob: record_here,
+    CopyJob: copy_here,
     DescribeJob: describe_here,
 }
 

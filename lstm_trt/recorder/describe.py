@@ -11,8 +11,9 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, refused
 from lstm_trt.config.libraries import require
 from lstm_trt.config.workload import Workload
-from lstm_trt.machine import facts
+from lstm_trt.machine import facts, real_time
 from lstm_trt.machine.linux import choose_cores
+from lstm_trt.recorder import beside
 from lstm_trt.runtimes.base import Availability, Preparer, check_options, preparer_of
 
 
@@ -50,6 +51,8 @@ def describe(
             " onnxruntime"
         )
     protocol = protocol or Protocol()
+    if protocol.fifo and options.threads > 1:
+        raise UsageError("--fifo is for one timed thread: leave out --threads")
     if mode != "stream":
         if protocol.after_warmup:
             raise UsageError(
@@ -82,9 +85,13 @@ def _here(asked: Configuration, preparer: Preparer) -> Configuration:
     require(*preparer.LIBRARIES)
     if getattr(module, "NEEDS_ONNX", False):
         require("onnx")
-    cores = choose_cores(options.threads, options.cores)
+    options = replace(options, cores=choose_cores(options.threads, options.cores))
+    beside.cores_of(asked.protocol, options)
+    beside.check_programs(asked.protocol)
+    with real_time.scheduled(asked.protocol.fifo):
+        pass  # refused if this user may not
     reduces_range = getattr(module, "reduces_range", lambda options: False)
-    options = replace(options, cores=cores, reduce_range=bool(reduces_range(options)))
+    options = replace(options, reduce_range=bool(reduces_range(options)))
     name = _name_of_gpu(options.device_index) if options.device_index else None
     state = availability(preparer, runtime, options.device)
     if state.device_name is None:

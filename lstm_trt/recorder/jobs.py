@@ -53,7 +53,8 @@ class RecordJob:
 
     `reference`: what the preparer made, with "gate_seed" and "reference_path". `control`: with a
     control run. `asked_s`: the seconds of a soak, else None. `unlocked`: warnings of
-    `locks.timing_lock`.
+    `locks.timing_lock`. `load_cores`: of the loads. `copies`: process ids of those that run the
+    same step.
     """
 
     configuration: dict[str, Any]
@@ -63,8 +64,20 @@ class RecordJob:
     control: bool = False
     asked_s: float | None = None
     unlocked: tuple[str, ...] = ()
+    load_cores: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
 
     doing = "recording"
+
+
+@dataclass(frozen=True)
+class CopyJob:
+    """Call the step of a configuration until the process ends; the answer comes when it began."""
+
+    configuration: dict[str, Any]
+    reference: Mapping[str, Any]
+
+    doing = "starting a copy of the step"
 
 
 @dataclass(frozen=True)
@@ -126,4 +139,4 @@ class Failed:
     refused: bool = False
 
 
-Job = ReferenceJob | RecordJob | DescribeJob
+Job = ReferenceJob | RecordJob | CopyJob | DescribeJob

@@ -14,6 +14,7 @@ with the trials' timestamps. The control run has an empty step in place of the g
 """
 
 import gc
+import math
 import resource
 import time
 from array import array
@@ -24,11 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lstm_trt.config.arrivals import NEVER_NS, Closed, Timed
+from lstm_trt.config.arrivals import NEVER_NS, SPINS_NS, Closed, Timed
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.config.format import microseconds
-from lstm_trt.machine import counters
+from lstm_trt.config.format import microseconds, percent
+from lstm_trt.machine import counters, real_time
 from lstm_trt.machine.switches import Switches
 
 #: Largest difference of the two clocks: relative, and absolute (for very short loops).
@@ -426,6 +427,8 @@ def pilot(
                 prepare_next()
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
+    if protocol.fifo:
+        check_duty(protocol, median_us)
     if protocol.period_us is not None and protocol.period_us < median_us:
         median = (
             "step's median latency" if prepare_next is None else "median of step and prepare_next"
@@ -436,6 +439,24 @@ def pilot(
             f" without limit; use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         )
     return {"calls": len(taken), "median_us": median_us}
+
+
+def check_duty(protocol: Protocol, median_us: float) -> None:
+    """Raise `PeriodTooShort` if a real-time thread with such calls would be stopped by Linux.
+
+    It runs during its calls, and while it spins before them.
+    """
+    period_us = protocol.period_us or math.inf
+    spins_us = SPINS_NS[protocol.wait or "os"] / 1e3
+    duty = (median_us + spins_us) / period_us
+    longest = real_time.longest_duty()
+    if duty >= longest:
+        needed_us = 1.1 * (median_us + spins_us) / longest + 1
+        raise PeriodTooShort(
+            f"the real-time thread would run for {percent(min(1.0, duty))} of the time, and Linux"
+            f" stops such threads near that: at most {percent(longest)}; use a longer period, such"
+            f" as --period-us {needed_us:.0f}"
+        )
 
 
 #: The longest control run, and the most calls of one.

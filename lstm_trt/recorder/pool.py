@@ -14,19 +14,21 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 
-from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.configuration import COPIES, Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, UsageError, check_number
 from lstm_trt.config.format import count, latency, microseconds, percent
 from lstm_trt.config.workload import Workload, check_whole
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.process import Interpreter
+from lstm_trt.recorder.beside import cores_of, load_text
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.jobs import RecordJob, ReferenceJob, Seconds, Written
+from lstm_trt.recorder.jobs import CopyJob, RecordJob, ReferenceJob, Seconds, Written
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Limits, Listener, Process, WorkerLost
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
@@ -179,7 +181,7 @@ class WorkerPool:
         for longer than `wait`.
         """
         if not self._wait:
-            with timing_lock(resources(configuration.options), wait=False):
+            with timing_lock(resources(configuration), wait=False):
                 pass  # refused before preparing, which can take long
         times = Stopwatch(listener)
         job = RecordJob(configuration.as_dict(), {}, str(folder), round, control, asked_s)
@@ -212,10 +214,37 @@ class WorkerPool:
         )
         worker = self._worker(configuration)  # starts while the reference is made
         with self._reference(configuration, limits, times) as reference:
-            lock = timing_lock(resources(configuration.options), self._wait, tell_holder)
-            with times.waiting(lock) as unlocked:
-                job = replace(job, reference=reference, unlocked=tuple(unlocked))
+            lock = timing_lock(resources(configuration), self._wait, tell_holder)
+            with (
+                times.waiting(lock) as unlocked,
+                self._copies(configuration, reference, limits) as copies,
+            ):
+                job = replace(
+                    job,
+                    reference=reference,
+                    unlocked=tuple(unlocked),
+                    load_cores=cores_of(configuration.protocol, configuration.options),
+                    copies=copies,
+                )
                 return worker.call(job, limits, times)
+
+    @contextmanager
+    def _copies(
+        self, configuration: Configuration, reference: Mapping, limits: Limits
+    ) -> Iterator[tuple[int, ...]]:
+        """Process ids of the copies that the protocol asks for, which call the step meanwhile."""
+        options = configuration.options
+        cores = cycle(cores_of(configuration.protocol, options))
+        with ExitStack() as held:
+            pids = []
+            for number in range(int(dict(configuration.protocol.beside).get(COPIES, 0))):
+                pinned = replace(options, cores=tuple(islice(cores, options.threads)))
+                copy = Process(pinned, self._logs, f"copy-{number}")
+                held.callback(copy.close, 0.0)
+                asked = replace(configuration, options=pinned)
+                copy.call(CopyJob(asked.as_dict(), reference), limits)
+                pids.append(copy.child.pid)
+            yield tuple(pids)
 
     @contextmanager
     def _reference(
@@ -270,10 +299,12 @@ class Stopwatch:
         return replace(seconds, preparing=passed_s - known_s)
 
 
-def resources(options: Options) -> list[str]:
-    """What a recording must have to itself: its physical cores, and the GPU, by its address on the
-    bus."""
-    needed = [f"core-{core}" for core in linux.sibling_cores(options.cores)]
+def resources(configuration: Configuration) -> list[str]:
+    """What a recording must have to itself: its physical cores and those of its loads, and the GPU,
+    by its address on the bus."""
+    options = configuration.options
+    cores = {*options.cores, *cores_of(configuration.protocol, options)}
+    needed = [f"core-{core}" for core in linux.sibling_cores(tuple(cores))]
     if options.device != "cpu":
         from lstm_trt.machine import gpu
 
@@ -287,9 +318,14 @@ def waiting_text(message: dict) -> str:
     return f"waits until another recording on the same cores ends ({message['holder']})"
 
 
-def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | None) -> list[str]:
-    """What a recording's control run, the costs of its clock and a NaN in its inputs showed, if it
-    matters.
+def remarks(
+    control: Mapping | None,
+    clock: Mapping,
+    nan_reaches_output: bool | None,
+    beside: Iterable[Mapping] = (),
+) -> list[str]:
+    """What a recording's control run, the costs of its clock, a NaN in its inputs and its loads
+    showed, if it matters.
 
     `clock`: the results of `facts.clock_cost` and `loop.against_clock`.
     """
@@ -307,6 +343,7 @@ def remarks(control: Mapping | None, clock: Mapping, nan_reaches_output: bool | 
         )
     if nan_reaches_output is False:
         found.append(nan_text(False))
+    found += map(load_text, beside)
     return found
 
 

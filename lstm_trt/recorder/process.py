@@ -30,6 +30,9 @@ from lstm_trt.recorder.jobs import Failed, Job
 
 POLL_S = 0.25
 
+#: From the trials on a process has no children of its own; loads do not count as its memory.
+TIMED = ("run", "control", "store")
+
 #: A process that sends no message for this long is considered hanging. A recording sends one
 #: after each block; the gaps between its calls are added to this limit.
 SILENCE_LIMIT_S = 600.0
@@ -163,7 +166,7 @@ class Process(Child):
             process = psutil.Process(self.child.pid)
             for each in (
                 process,
-                *(process.children(recursive=True) if self.stage != "run" else ()),
+                *(process.children(recursive=True) if self.stage not in TIMED else ()),
             ):
                 total += each.memory_info().rss
         return total

@@ -10,9 +10,11 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import resource
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,13 +27,15 @@ from lstm_trt.config.configuration import Configuration, Options, warnings_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
 from lstm_trt.config.libraries import telemetry
-from lstm_trt.machine import counters, facts
+from lstm_trt.machine import counters, facts, real_time
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.machine.switches import Switches
+from lstm_trt.recorder.beside import Loads
 from lstm_trt.recorder.bound import against_bound
 from lstm_trt.recorder.jobs import RecordJob, Seconds, Send, Written
 from lstm_trt.recorder.loop import (
     UNLIMITED,
+    Block,
     Loop,
     Trials,
     against_clock,
@@ -66,6 +70,7 @@ def record(configuration: Configuration, job: RecordJob, send: Send) -> Written:
         tell(0)
         timed = session.one_pass(UNLIMITED, tell)
         send("stage", stage="store")
+        session.loads.add_rates(timed.provenance.get("beside", []))
         written = session.write(timed)
     return Written(written.path, 1, session.trials, session.seconds, written.warnings)
 
@@ -151,7 +156,7 @@ class Run:
         """The loop of its trials."""
         options, protocol = self.configuration.options, self.configuration.protocol
         has_clocks = options.device_clocks != "off"
-        silent = partial(self.step.load_inputs, self.silence) if protocol.after_warmup else None
+        changes = protocol.after_warmup or protocol.fifo
         return Loop(
             self.step.step,
             protocol,
@@ -159,9 +164,16 @@ class Run:
             read_machine=self.watcher.read,
             device_times=self.step.device_times if has_clocks else dict,
             switches=self.switches,
-            after_warmup=silent,
+            after_warmup=self._after_warmup if changes else None,
             prepare_next=self.step.prepare_next,
         )
+
+    def _after_warmup(self) -> None:
+        protocol = self.configuration.protocol
+        if protocol.after_warmup:
+            self.step.load_inputs(self.silence)
+        if protocol.fifo:
+            real_time.enter(protocol.fifo)
 
     def recording(self, timed: Pass, round: int, part: int | None, more: Mapping) -> Recording:
         """The trials of a pass as a recording; `more`: further provenance."""
@@ -178,6 +190,9 @@ class Run:
             )
         options = self.configuration.options
         loop_ns = trials.self_check["loop_ns"]
+        loads = timed.provenance.get("beside", [])
+        load_ns = sum(load["cpu_ns"] for load in loads)
+        on_pinned = self.configuration.protocol.beside_on == "same-core"
         numbers = np.arange(len(trials.columns["latency_ns"]), dtype=np.int64)
         columns = {"trial": numbers, **trials.columns}
         provenance = {
@@ -194,7 +209,9 @@ class Run:
             "blocks": trials.blocks,
             "telemetry": telemetry(),
             "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
-            "others": counters.others(trials.blocks, loop_ns, len(options.cores)),
+            "others": counters.others(
+                trials.blocks, loop_ns, len(options.cores), load_ns, on_pinned
+            ),
             "warnings": warnings,
             "control": timed.control_described,
             "switches": self.switches.as_dict(),
@@ -302,6 +319,25 @@ def set_up(configuration: Configuration, reference: Mapping, send: Send) -> Iter
             step.close()
 
 
+def call_for_ever(run: Run, held: ExitStack) -> None:
+    """Call the step of a run with its arrivals, as its trials are called, and keep nothing.
+
+    `held`: what the run needs. If a call fails, the process ends, so that it is missed.
+    """
+    protocol = run.configuration.protocol
+    block = Block(protocol.block_trials, protocol.arrivals(), run.step.prepare_next)
+    nothing_yet = resource.getrusage(resource.RUSAGE_THREAD)
+    try:
+        with held:
+            while True:
+                block.run(run.step.step, protocol.block_trials, resource.RUSAGE_THREAD, UNLIMITED)
+                block.take(nothing_yet)
+                run.step.device_times()
+    finally:
+        traceback.print_exc()
+        os._exit(1)
+
+
 def _surroundings(device: str, distribution: str) -> dict[str, Any]:
     """What is known of the machine and the installed packages."""
     description = facts.describe(device)
@@ -361,6 +397,7 @@ class Session:
         self._send = send
         self._observer = preparer_of(configuration.workload).observer(run.step, configuration)
         self._stopping: Any = None
+        self.loads = Loads(configuration.protocol, job.load_cores, job.copies)
         if configuration.protocol.until:
             kind = registry.load_entry("STOPPING", configuration.protocol.until)
             self._stopping = kind.of(configuration.protocol)
@@ -368,13 +405,15 @@ class Session:
         self.trials = 0
         self.rows = 0
         self.seconds = Seconds()
-        self.loop: Any = run.loop()
-        self.origin_ns = self.loop.first_pair.monotonic_ns
 
     def __enter__(self) -> Session:
+        self.loads.__enter__()
+        self.loop: Any = self._run.loop()
+        self.origin_ns = self.loop.first_pair.monotonic_ns
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.loads.__exit__(*exception)
         self.loop = None  # it holds the step, which must be freed before the runtime is
 
     def one_pass(self, end_ns: int, tell: Callable[[int], None]) -> Pass:
@@ -387,14 +426,23 @@ class Session:
         protocol = self._run.configuration.protocol
         is_first = self.trials == 0
         marked = protocol.warmup if is_first else protocol.settle
+        self.loads.begin()
         began_ns = time.perf_counter_ns()
-        timed = self.loop.part(marked, end_ns, partial(self._after_block, tell))
-        ended_ns = time.perf_counter_ns()
+        # The first pass is so scheduled after its warm-up.
+        with real_time.scheduled(protocol.fifo, now=not is_first):
+            timed = self.loop.part(marked, end_ns, partial(self._after_block, tell))
+            ended_ns = time.perf_counter_ns()
+            scheduling = real_time.stated()
+        loads = self.loads.finish()
         trials = self.loop.trials(self.origin_ns)
         self.trials += timed
         timing_s = (ended_ns - began_ns) / 1e9
         seconds = Seconds(timing=timing_s, inside_trials=trials.inside_ns / 1e9)
         provenance = {"gpu_after": self._run.watcher.gpu_state()}
+        if loads:
+            provenance["beside"] = loads
+        if protocol.fifo:
+            provenance["scheduling"] = scheduling
         if self._job.asked_s is None:
             trials.self_check.update(loop_against_batches(trials))
         provenance |= self._observer.finish(trials.columns, trials.self_check, trials.warnings)
@@ -422,7 +470,8 @@ class Session:
         """Add the control run to a pass."""
         self._send("stage", stage="control")
         protocol, switches = self._run.configuration.protocol, self._run.switches
-        columns, described = run_control(protocol, calls, found.trials.median_ns, switches)
+        with real_time.scheduled(protocol.fifo):
+            columns, described = run_control(protocol, calls, found.trials.median_ns, switches)
         found.control = columns
         found.control_described = described
         found.seconds.control = (time.perf_counter_ns() - found.ended_ns) / 1e9

@@ -73,5 +73,11 @@ def others(parts: Sequence[dict | None]) -> dict | None:
     return {**sums, "alone": all(part["alone"] for part in known)}
 
 
+def loads(parts: Sequence[list[dict]]) -> list[dict]:
+    """What each load did during all parts."""
+    sums = ("cpu_ns", "io_bytes", "wall_ns")
+    return [{**same[0], **_sums(same, *sums)} for same in zip(*parts, strict=True)]
+
+
 def seconds(parts: Sequence[dict]) -> dict:
     return {**parts[0], **_sums(parts, "timing", "inside_trials", "control")}

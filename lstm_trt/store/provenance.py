@@ -99,6 +99,20 @@ class Others(TypedDict):
     ]
 
 
+class Load(TypedDict):
+    """What a load did while trials were timed; `processes` are their names."""
+
+    name: str
+    command: str
+    cores: list[int]
+    cpu_ns: int
+    io_bytes: int
+    wall_ns: int
+    processes: list[str]
+    rate: NotRequired[str]
+    rate_alone: NotRequired[str | None]
+
+
 class OfRuntime(TypedDict, total=False):
     graph_captured: Annotated[bool | None, Fact(column="graph_captured")]
     graph_fallback: str | None
@@ -172,6 +186,8 @@ class Provenance(TypedDict, total=False):
     switches: Annotated[Switches | None, Fact(joins.last)]  # of all parts so far
     others: Annotated[Others | None, Fact(joins.others)]
     unexplained_cpu_ns: Annotated[int | None, Fact(joins.total)]
+    beside: Annotated[list[Load], Fact(joins.loads)]
+    scheduling: Any
     prepare_us: Annotated[
         float | None,
         Fact(
