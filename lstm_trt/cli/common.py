@@ -98,7 +98,7 @@ def _named(text: str) -> tuple[str, str]:
     """Both sides of the first `=`."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"needs a name and a command, not {text!r}")
+        raise argparse.ArgumentTypeError(f"needs NAME=COMMAND, not {text!r}")
     return name, value
 
 

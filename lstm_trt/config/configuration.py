@@ -222,8 +222,8 @@ class Protocol:
     )
     beside: tuple[tuple[str, str], ...] = described(
         (),
-        help="run this command during the trials, several times for several loads; COPIES=N: N"
-        " further processes that run the same step",
+        help="run this command during the trials; several of them run together; COPIES=N: N further"
+        " processes that run the same step",
         unit="name=command",
         added=True,
     )
@@ -265,7 +265,10 @@ class Protocol:
         object.__setattr__(self, "beside", tuple(sorted((name, text) for name, text in loads)))
         for name, command in self.beside:
             if not command.strip() or not re.fullmatch(r"[\w.-]+", name):
-                raise UsageError(f"a load has a name and a command, not {name!r} and {command!r}")
+                raise UsageError(
+                    "a load is NAME=COMMAND, and a name has letters, digits, points and dashes:"
+                    f" not {name!r} and {command!r}"
+                )
             if name == COPIES:
                 check_whole(COPIES, int(command) if command.isdecimal() else command, 1)
         if len(dict(self.beside)) < len(self.beside):

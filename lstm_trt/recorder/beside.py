@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -254,7 +254,7 @@ def used(pids: Sequence[int]) -> tuple[int, int, list[str]]:
                 cpu_ns += time.clock_gettime_ns(process_clock(process.pid))
                 cpu_ns += int(1e9 * (ended.children_user + ended.children_system))
                 names.add(process.name()[:15])
-                io = process.io_counters()
+                io: Any = process.io_counters()
                 io_bytes += io.read_chars + io.write_chars
     return cpu_ns, io_bytes, sorted(names)
 
@@ -272,7 +272,7 @@ def _runs(pid: int) -> bool:
     return False
 
 
-def load_text(load: dict[str, Any]) -> str:
+def load_text(load: Mapping[str, Any]) -> str:
     """What a load did, on one line."""
     text = (
         f"beside {load['name']}: {100 * load['cpu_ns'] / load['wall_ns']:.0f} % of a core,"

@@ -51,6 +51,21 @@ def describe(
             " onnxruntime"
         )
     protocol = protocol or Protocol()
+    _check_together(protocol, options, mode)
+    asked = Configuration(
+        workload.in_mode(mode), runtime, "unknown", "unknown", options, protocol, mode
+    )
+    if not anywhere:
+        return _here(asked, preparer)
+    if options.cores:
+        raise UsageError(
+            "--cores are those of one machine: leave them out, or the executor (--scheduler)"
+        )
+    return asked
+
+
+def _check_together(protocol: Protocol, options: Options, mode: str) -> None:
+    """Raise `UsageError` if the protocol, the options and the mode contradict each other."""
     if protocol.fifo and options.threads > 1:
         raise UsageError("--fifo is for one timed thread: leave out --threads")
     if mode != "stream":
@@ -66,16 +81,6 @@ def describe(
             f"--prepare needs time between the steps, not {protocol.arrival} arrivals:"
             " add --arrival periodic"
         )
-    asked = Configuration(
-        workload.in_mode(mode), runtime, "unknown", "unknown", options, protocol, mode
-    )
-    if not anywhere:
-        return _here(asked, preparer)
-    if options.cores:
-        raise UsageError(
-            "--cores are those of one machine: leave them out, or the executor (--scheduler)"
-        )
-    return asked
 
 
 def _here(asked: Configuration, preparer: Preparer) -> Configuration:
@@ -86,8 +91,8 @@ def _here(asked: Configuration, preparer: Preparer) -> Configuration:
     if getattr(module, "NEEDS_ONNX", False):
         require("onnx")
     options = replace(options, cores=choose_cores(options.threads, options.cores))
-    beside.cores_of(asked.protocol, options)
     beside.check_programs(asked.protocol)
+    beside.cores_of(asked.protocol, options)
     with real_time.scheduled(asked.protocol.fifo):
         pass  # refused if this user may not
     reduces_range = getattr(module, "reduces_range", lambda options: False)

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -180,11 +180,19 @@ class WorkerPool:
         `StoreError` if neither can be written, and `UsageError` if another recording uses the cores
         for longer than `wait`.
         """
+        job = RecordJob(
+            configuration.as_dict(),
+            {},
+            str(folder),
+            round,
+            control,
+            asked_s,
+            load_cores=cores_of(configuration.protocol, configuration.options),
+        )
         if not self._wait:
-            with timing_lock(resources(configuration), wait=False):
+            with timing_lock(resources(configuration.options, job.load_cores), wait=False):
                 pass  # refused before preparing, which can take long
         times = Stopwatch(listener)
-        job = RecordJob(configuration.as_dict(), {}, str(folder), round, control, asked_s)
         try:
             written = self._written(configuration, job, times)
         except ConfigurationFailed as error:
@@ -214,27 +222,26 @@ class WorkerPool:
         )
         worker = self._worker(configuration)  # starts while the reference is made
         with self._reference(configuration, limits, times) as reference:
-            lock = timing_lock(resources(configuration), self._wait, tell_holder)
+            needed = resources(configuration.options, job.load_cores)
+            lock = timing_lock(needed, self._wait, tell_holder)
             with (
                 times.waiting(lock) as unlocked,
-                self._copies(configuration, reference, limits) as copies,
+                self._copies(configuration, reference, job.load_cores, limits) as copies,
             ):
-                job = replace(
-                    job,
-                    reference=reference,
-                    unlocked=tuple(unlocked),
-                    load_cores=cores_of(configuration.protocol, configuration.options),
-                    copies=copies,
-                )
+                job = replace(job, reference=reference, unlocked=tuple(unlocked), copies=copies)
                 return worker.call(job, limits, times)
 
     @contextmanager
     def _copies(
-        self, configuration: Configuration, reference: Mapping, limits: Limits
+        self,
+        configuration: Configuration,
+        reference: Mapping,
+        load_cores: Sequence[int],
+        limits: Limits,
     ) -> Iterator[tuple[int, ...]]:
         """Process ids of the copies that the protocol asks for, which call the step meanwhile."""
         options = configuration.options
-        cores = cycle(cores_of(configuration.protocol, options))
+        cores = cycle(load_cores)
         with ExitStack() as held:
             pids = []
             for number in range(int(dict(configuration.protocol.beside).get(COPIES, 0))):
@@ -299,12 +306,11 @@ class Stopwatch:
         return replace(seconds, preparing=passed_s - known_s)
 
 
-def resources(configuration: Configuration) -> list[str]:
+def resources(options: Options, load_cores: Sequence[int] = ()) -> list[str]:
     """What a recording must have to itself: its physical cores and those of its loads, and the GPU,
     by its address on the bus."""
-    options = configuration.options
-    cores = {*options.cores, *cores_of(configuration.protocol, options)}
-    needed = [f"core-{core}" for core in linux.sibling_cores(tuple(cores))]
+    cores = linux.sibling_cores((*options.cores, *load_cores))
+    needed = [f"core-{core}" for core in cores]
     if options.device != "cpu":
         from lstm_trt.machine import gpu
 

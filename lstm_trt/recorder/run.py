@@ -438,7 +438,7 @@ class Session:
         self.trials += timed
         timing_s = (ended_ns - began_ns) / 1e9
         seconds = Seconds(timing=timing_s, inside_trials=trials.inside_ns / 1e9)
-        provenance = {"gpu_after": self._run.watcher.gpu_state()}
+        provenance: dict[str, Any] = {"gpu_after": self._run.watcher.gpu_state()}
         if loads:
             provenance["beside"] = loads
         if protocol.fifo:

@@ -141,7 +141,8 @@ def test_loads_have_cores_of_their_own_or_are_refused():
 def test_the_cores_of_loads_are_locked_too():
     cores = allowed_cores()
     configuration = describe(SHAPE, "c", where(beside={"x": BUSY}))
-    locked = {name for name in resources(configuration) if name.startswith("core-")}
+    load_cores = beside.cores_of(configuration.protocol, configuration.options)
+    locked = {name for name in resources(configuration.options, load_cores) if name.startswith("core-")}
     assert {f"core-{core}" for core in cores} <= locked or configuration.protocol.beside_on == "same-core"
     assert locked >= {f"core-{core}" for core in configuration.options.cores}
 
