@@ -220,7 +220,9 @@ PROCESSOR = (
     PARITY + "test_what_computes_in_less_than_it_was_asked_for_fails",
 )
 SESSION, HOOK = "lstm_trt/recorder/test_run.py::", "hook/test_hook.py::"
+LOADS = ("lstm_trt/recorder/test_beside.py", "lstm_trt/recorder/test_real_time.py")
 CORES = (
+    *LOADS,
     "lstm_trt/recorder/test_loop.py",
     "lstm_judge/test_confirmation.py",
     "lstm_trt/machine/test_roofline.py",
@@ -266,7 +268,7 @@ SURROUNDINGS = {
         NUMBERS,
     ),
     "ordinary-user": Surrounding(
-        "an ordinary user instead of root", ordinary_user, (*MACHINE, *FILES, *COMPILED), NUMBERS
+        "an ordinary user instead of root", ordinary_user, (*MACHINE, *FILES, *COMPILED, *LOADS), NUMBERS
     ),
     "home": Surrounding(
         "a HOME that cannot be written",
