@@ -256,7 +256,7 @@ def realtime_priority(root: Path) -> Found:
             value = "allowed (capability)"
         elif limit < 0:
             value = "rtprio unlimited"
-        meaning = "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)"
+        meaning = "SCHED_FIFO is allowed and keeps ordinary programs off the core (--fifo 80)"
         return value, "good", meaning
     meaning = "SCHED_FIFO is refused, so ordinary programs can take the core"
     return "rtprio 0", "attention", meaning, _raise_limit("rtprio", "90")

@@ -28,10 +28,9 @@ def enter(priority: int) -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError as error:
-        allowed, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
         raise UsageError(
-            f"--fifo {priority}: {error.strerror} (ulimit -r is {allowed}): run as root, or set"
-            " rtprio in /etc/security/limits.conf and log in again"
+            f"--fifo {priority}: {error.strerror}; lstm-trt doctor says what to set for real-time"
+            " priorities, or run as root"
         ) from None
 
 

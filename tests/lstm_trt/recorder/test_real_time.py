@@ -38,7 +38,7 @@ def allowed():
         with real_time.scheduled(7):
             return policy() == (os.SCHED_FIFO, 7)
     except UsageError as error:
-        assert "rtprio" in str(error)
+        assert "doctor" in str(error)
         return False
 
 
@@ -61,7 +61,7 @@ def test_the_scheduling_is_given_back_also_after_an_error(allowed):
 def test_a_recording_is_real_time_or_is_refused_with_what_to_do(tmp_path, allowed):
     asked = sleeping(trials=20)
     if not allowed:
-        with pytest.raises(UsageError, match="rtprio"):
+        with pytest.raises(UsageError, match="doctor"):
             lstm_trt.record(SHAPE, "onnxruntime", asked, out=tmp_path)
         return
     recording = lstm_trt.record(SHAPE, "onnxruntime", asked, out=tmp_path)
@@ -78,7 +78,7 @@ def test_who_may_not_is_refused_before_anything_is_made(monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with pytest.raises(UsageError, match="rtprio"):
+    with pytest.raises(UsageError, match="doctor"):
         real_time.enter(7)
 
 
