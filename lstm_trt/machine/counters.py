@@ -128,16 +128,26 @@ def total(blocks: Sequence[Mapping], name: str) -> int | None:
     return None if None in values else max(0, sum(values))
 
 
-def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
+def others(
+    blocks: Sequence[Mapping],
+    wall_ns: int,
+    cores: int,
+    load_ns: int = 0,
+    on_pinned: bool = False,
+) -> dict[str, int | bool] | None:
     """CPU time of others on the pinned `cores` and on all cores, and whether the recording was
     alone.
 
-    `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count
-    idle time.
+    `blocks`: the differences of readings over `wall_ns` in total. `load_ns`: CPU time of the loads
+    beside the trials, which are no others, `on_pinned`: on the pinned cores. None if the system
+    does not count idle time.
     """
     pinned, everywhere = (total(blocks, name) for name in OTHERS)
     if pinned is None or everywhere is None:
         return None
+    everywhere = max(0, everywhere - load_ns)
+    if on_pinned:
+        pinned = max(0, pinned - load_ns)
     disturbed = pinned > max(ALONE_NS, ALONE_SHARE * cores * wall_ns)
     disturbed |= everywhere - pinned > max(ALONE_NS, ALONE_SHARE_ELSEWHERE * wall_ns)
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
