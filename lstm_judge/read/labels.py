@@ -32,12 +32,17 @@ def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
 
 #: Fields that tell configurations apart, and that those with the default leave out; a load of the
 #: same name can have another command.
-LEFT_OUT = [name for name in telling(Tells.SYSTEM, of=about(Protocol)) if FIELDS[name].added]
-LEFT_OUT.append("load_commands")
+LEFT_OUT = (
+    *(name for name in telling(Tells.SYSTEM, of=about(Protocol)) if FIELDS[name].added),
+    "load_commands",
+)
 
 
 def flat(configuration: Configuration) -> dict[str, object]:
-    """All fields of a configuration in one dictionary; None for unused ones of the protocol."""
+    """All fields of a configuration in one dictionary; None for unused ones of the protocol.
+
+    `LEFT_OUT` are there only if they are not the default, `beside` as text.
+    """
     protocol = configuration.protocol
     fields = {
         **configuration.workload.label_fields,
@@ -95,12 +100,12 @@ def field_text(name: str, value: object) -> str:
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
     """For each dictionary the text of the fields that differ; with `enough`, only of those that
-    tell more apart."""
+    tell more apart. Commands of loads are shown only then: loads have names."""
     texts = [""] * len(fields)
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        if not enough or len(set(longer)) > len(set(texts)):
+        if not (enough or name == "load_commands") or len(set(longer)) > len(set(texts)):
             texts = longer
     return texts
 

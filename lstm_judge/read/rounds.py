@@ -7,7 +7,6 @@ Recordings are converted to groups here, tables from elsewhere in `foreign`.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -324,10 +323,11 @@ def switches_of(provenance: Mapping[str, Any]) -> Mapping[str, Any] | None:
     switches = provenance.get("switches")
     if not switches:
         return None
-    of_loads = {name for load in provenance.get("beside", ()) for name in load["processes"]}
-    ran = {}
-    for name, turns in switches["ran"].items():
-        ran[f"{name} (load)" if name in of_loads else name] = turns
+    ran = dict(switches["ran"])
+    for load in provenance.get("beside", ()):
+        for name in load["processes"]:
+            if name in ran:
+                ran[f"{name} (load)"] = ran.pop(name)
     return {**switches, "ran": ran}
 
 
@@ -449,10 +449,11 @@ def in_order(value: object) -> tuple:
 
 def by_network(groups: Iterable[Group]) -> list[list[int]]:
     """The places of the groups with trials, those together that differ in their loads only."""
-    places: dict[tuple, list[int]] = defaultdict(list)
+    places: dict[tuple, list[int]] = {}
     for place, group in enumerate(groups):
         if group.key and group.n:
-            places[without_loads(group.configuration).id, *group.key[1:]].append(place)
+            alike = (without_loads(group.configuration).id, *group.key[1:])
+            places.setdefault(alike, []).append(place)
     return list(places.values())
 
 

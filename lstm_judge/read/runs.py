@@ -315,8 +315,7 @@ def _is_any(name: str, value: Any, wanted: Any) -> bool:
 def _is(name: str, value: Any, wanted: Any) -> bool:
     """Whether a field has this value, or one that is written as the text `wanted`; a fingerprint
     begins with it."""
-    shown = known_text(name, value)
-    texts = {str(value).casefold(), shown.casefold()}
+    texts = {str(value).casefold(), known_text(name, value).casefold()}
     if isinstance(value, float):
         texts.add(short_number(value))
     return (

@@ -30,8 +30,12 @@ def title(report: Report) -> str:
 def answer(report: Report) -> list[str]:
     """In sentences what meets the deadline, on which machine, how sure, under which assumption, and
     what is lacking."""
-    worst = (f"{line}." for line in worst_loads(report.verdicts))
-    lines = [f"{headline(report.verdicts)}.", *worst, *_needed(report), *basis(report)]
+    lines = [
+        f"{headline(report.verdicts)}.",
+        *worst_loads(report.verdicts),
+        *_needed(report),
+        *basis(report),
+    ]
     if len(report.verdicts) > 1:
         confidence = short_number(100 * report.verdicts[0].question.confidence)
         lines.append(

@@ -241,6 +241,7 @@ def _place(row: SummaryRow) -> tuple:
     return (
         str(row.group.get("workload", "")),
         *((shown[name] is not None, shown[name]) for name in SORTED_BY),
+        shown.get("beside", ""),
         shown["config_id"],
         row.round or 0,
     )
@@ -252,8 +253,8 @@ def _configured(configuration: Configuration | None) -> dict[str, Any]:
         return dict.fromkeys(CONFIGURED)
     known = configuration.workload.axes | flat(configuration)
     known["config_id"] = configuration.id
-    shown = {name: known.get(name) for name in CONFIGURED}
-    return shown | {name: known[name] for name in LEFT_OUT if name in known}
+    names = [*CONFIGURED, *(name for name in LEFT_OUT if name in known)]
+    return {name: known.get(name) for name in names}
 
 
 def _recorded(

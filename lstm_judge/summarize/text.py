@@ -129,9 +129,9 @@ def _sizes_vary(rows: Rows) -> bool:
     return _unnamed(rows) or len(_different(rows, "sequence", "batch")) > 1
 
 
-def _versions_vary(rows: Rows) -> bool:
-    """Whether a runtime has several versions."""
-    return len(_different(rows, "runtime", "runtime_version")) > len(_different(rows, "runtime"))
+def _several(rows: Rows, name: str, of: str) -> bool:
+    """Whether one value of the column `of` has several values of this column."""
+    return len(_different(rows, of, name)) > len(_different(rows, of))
 
 
 def _named(rows: Rows) -> bool:
@@ -194,11 +194,6 @@ def _arrival(row: SummaryRow) -> str:
     return f"{text}, FIFO {protocol['fifo']}" if "fifo" in protocol else text
 
 
-def _commands_vary(rows: Rows) -> bool:
-    """Whether loads of the same name have several commands."""
-    return len(_different(rows, "beside", "load_commands")) > len(_different(rows, "beside"))
-
-
 #: Columns that tell the configurations apart.
 NAMES = (
     Column("workload", lambda row: row.group.get("workload"), shown=_named),
@@ -216,7 +211,7 @@ NAMES = (
         lambda row: version_text(
             str(row.configuration["runtime"]), str(row.configuration["runtime_version"])
         ),
-        shown=_versions_vary,
+        shown=lambda rows: _several(rows, "runtime_version", of="runtime"),
     ),
     *_options(),
     Column("graph", _graph, shown=lambda rows: {_graph(row) for row in rows} != {"no"}),
@@ -230,7 +225,7 @@ NAMES = (
     Column(
         "load commands",
         lambda row: row.configuration.get("load_commands"),
-        shown=_commands_vary,
+        shown=lambda rows: _several(rows, "load_commands", of="beside"),
     ),
 )
 

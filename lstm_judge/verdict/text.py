@@ -80,21 +80,28 @@ def conclusion(verdicts: Verdicts) -> str:
     if len(verdicts) == 1:
         return f"The one configuration {_fared(verdicts[0])}"
     fared = ", ".join(f"{len(names)} {fared}" for fared, names in _names(verdicts).items())
-    more = [*worst_loads(verdicts), *selection(verdicts)]
-    return "\n".join([f"Of {len(verdicts)} configurations {fared}", *more])
+    return "\n".join(
+        [
+            f"Of {len(verdicts)} configurations {fared}",
+            *worst_loads(verdicts),
+            *selection(verdicts),
+        ]
+    )
 
 
 def worst_loads(verdicts: Verdicts) -> Iterator[str]:
     """Of networks with several loads, where quiet is one, the load with the largest maximum, and
     the others; the slowest networks first."""
     slowest = sorted(verdicts.items(), key=lambda pair: pair[1].max_us or 0, reverse=True)
-    networks = by_network(group for group, _ in slowest)
-    for places in [each for each in networks if len(each) > 1][:MOST_NETWORKS]:
+    several = [places for places in by_network(group for group, _ in slowest) if len(places) > 1]
+    for places in several[:MOST_NETWORKS]:
         texts = []
         for place in places:
             group, verdict = slowest[place]
-            load = load_text(group.configuration)
-            texts.append(f"{load}: max {microseconds(verdict.max_us)} us, {verdict.outcome}")
+            texts.append(
+                f"{load_text(group.configuration)}: max {microseconds(verdict.max_us)} us,"
+                f" {verdict.outcome}"
+            )
         worst, *others = texts
         yield f"Worst {worst} ({'; '.join(others)})  {group.configuration.title}"
 
