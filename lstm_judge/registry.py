@@ -112,7 +112,7 @@ PICTURES = defined(
         "runtime": ("runtimes",),
         "scaling": ("batching", "draw_scaling", "fits", "growth", "inversions"),
         "sweep": ("draw_sweep",),
-        "tail": ("arrival_tails", "choose_tails", "replay_tails", "tails"),
+        "tail": ("arrival_tails", "choose_tails", "loads", "replay_tails", "tails"),
         "trials": ("trials_in_order",),
         "version": ("versions",),
     },

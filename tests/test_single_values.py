@@ -161,6 +161,7 @@ OTHERS = {
     "draw_outliers.findings": "the answers of outliers",
     "draw_verdicts.verdicts": "the answers of verdict",
     "violins.pair": "two values",
+    "Protocol.beside": "commands by name",
 }
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from lstm_judge.read.labels import flat, of_length, telling, version_text
+from lstm_judge.read.labels import LEFT_OUT, flat, of_length, telling, version_text
 from lstm_judge.read.rounds import Group
 from lstm_judge.read.runs import Runs
 from lstm_judge.statistics.quantiles import ONE_PROCESS_RATIO
@@ -63,9 +63,8 @@ class Identified(NamedTuple):
         if configuration is None:
             return cls(group.group, group)
         left_out = ("kind", *telling(Tells.NEVER))
-        fields = {
-            name: value for name, value in flat(configuration).items() if name not in left_out
-        }
+        every = {**dict.fromkeys(LEFT_OUT), **flat(configuration)}
+        fields = {name: value for name, value in every.items() if name not in left_out}
         fields["machine"] = group.rounds[0].machine if group.rounds else None
         fields["config_id"] = configuration.id
         return cls(fields, group)
@@ -119,6 +118,7 @@ def _paired(a: Identified | None, b: Identified | None) -> Pair:
             name: value
             for name, value in a.fields.items()
             if name in b.fields and value == b.fields[name]
+            if value is not None or name not in LEFT_OUT
         }
         return Pair(b.group.name, shared, a.group, b.group)
     if a is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lstm_judge.compare.answer import Comparison, Comparisons, ComparisonSeries, NotCompared
 from lstm_judge.compare.pairing import Pair
+from lstm_judge.read.labels import known_text
 from lstm_judge.read.numbers import table
 from lstm_trt.config.format import count, listed, microseconds, percent, value_text
 
@@ -14,7 +15,7 @@ def text(comparisons: Comparisons) -> str:
     """What differs between all of both sides, the comparisons, and what is on one side only."""
     differ = ""
     for name, (of_a, of_b) in comparisons.pairs.differ.items():
-        differ += f"{name}: {of_a} in A, {of_b} in B\n"
+        differ += f"{name}: {known_text(name, of_a)} in A, {known_text(name, of_b)} in B\n"
     parts = []
     alone: dict[str, list[str]] = {}
     for both, answer in comparisons.items():

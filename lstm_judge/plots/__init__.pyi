@@ -9,7 +9,7 @@ from lstm_judge.plots.runtime import runtimes as runtimes
 from lstm_judge.plots.scaling import batching as batching, draw_scaling as draw_scaling, fits as fits, growth as growth
 from lstm_judge.plots.scaling import inversions as inversions
 from lstm_judge.plots.sweep import draw_sweep as draw_sweep
-from lstm_judge.plots.tail import arrival_tails as arrival_tails, choose_tails as choose_tails
+from lstm_judge.plots.tail import arrival_tails as arrival_tails, choose_tails as choose_tails, loads as loads
 from lstm_judge.plots.tail import replay_tails as replay_tails, tails as tails
 from lstm_judge.plots.trials import trials_in_order as trials_in_order
 from lstm_judge.plots.version import versions as versions
@@ -28,6 +28,7 @@ __all__ = [
     "growth",
     "heat_map",
     "inversions",
+    "loads",
     "outliers_page",
     "precisions",
     "replay_tails",

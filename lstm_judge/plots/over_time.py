@@ -13,6 +13,7 @@ from lstm_judge.plots.style import Picture, count, number, whole
 from lstm_judge.plots.trials import BULK_COLOR, DOT, cluster_looks
 from lstm_judge.read.rounds import Round
 from lstm_judge.statistics.excess import PARTS, parts_of
+from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine import counters
 
@@ -49,11 +50,11 @@ def timeline(runs: Any) -> Picture:
     if missing:
         notes.append(f"Times off the core were not measured: {missing}.")
     with style.figure(f"Timeline: {group.name}", notes, 6.4) as (picture, body):
-        _draw(body, slowest, len(group.configuration.options.cores))
+        _draw(body, slowest, group.configuration)
     return picture
 
 
-def _draw(body: SubFigure, round_: Any, cores: int) -> None:
+def _draw(body: SubFigure, round_: Any, configuration: Configuration) -> None:
     axes = body.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2, 1, 1)})
     seconds = (round_.start_ns - round_.start_ns[0]) / 1e9
     latency_us = round_.latency_ns / 1000
@@ -80,7 +81,7 @@ def _draw(body: SubFigure, round_: Any, cores: int) -> None:
             style.latency_axis([ax], np.concatenate([[], *kinds.values()]))
         ax.set_ylim(bottom=None if ax.get_yscale() == "log" else 0)
         ax.set_ylabel(label + style.scale_text(ax.yaxis))
-        for first, last in _disturbed(round_, cores):
+        for first, last in _disturbed(round_, configuration):
             ax.axvspan(
                 seconds[first], seconds[last], color="0.88", zorder=0, label="other programs ran"
             )
@@ -104,14 +105,17 @@ def _beside(round_: Round) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def _disturbed(round_: Any, cores: int) -> Iterator[tuple[int, int]]:
-    """First and last row of each block during which other programs used the pinned cores or another
-    one."""
+def _disturbed(round_: Any, configuration: Configuration) -> Iterator[tuple[int, int]]:
+    """First and last row of each block during which other programs than the loads used the pinned
+    cores or another one; a load used as much CPU time per second in each block."""
+    cores = len(configuration.options.cores)
+    on_pinned = configuration.protocol.beside_on == "same-core"
+    busy = sum(load["cpu_ns"] / load["wall_ns"] for load in round_.loads)
     first = 0
     for block in round_.blocks:
         last = first + block["rows"] - 1
         wall_ns = int(round_.start_ns[last] - round_.start_ns[first] + round_.latency_ns[last])
-        others = counters.others([block], wall_ns, cores)
+        others = counters.others([block], wall_ns, cores, round(busy * wall_ns), on_pinned)
         if others is not None and not others["alone"]:
             yield first, last
         first = last + 1

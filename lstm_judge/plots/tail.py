@@ -22,7 +22,8 @@ from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks
-from lstm_judge.read.rounds import Group, Round
+from lstm_judge.read.labels import load_text
+from lstm_judge.read.rounds import Group, Round, by_network
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.replay import replay_group, waiting_ns
 from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
@@ -30,7 +31,7 @@ from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
 from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import short_number
+from lstm_trt.config.format import listed, short_number
 from lstm_trt.config.libraries import special
 
 TAIL_COLOR = "#0173b2"
@@ -262,13 +263,16 @@ def evidence_lines(
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    """The arrivals if one network was recorded with several, else the names of the groups."""
+    """The arrivals, or the loads if nothing else differs, of one network that was recorded with
+    several; else the names of the groups."""
     configurations = [group.configuration for group in groups]
     if (
         None not in configurations
         and len({(each.workload, each.runtime) for each in configurations}) == 1
     ):
         arrivals = [each.protocol.arrival_text for each in configurations]
+        if len(by_network(groups)) == 1:
+            arrivals = list(map(load_text, configurations))
         if 1 < len(set(arrivals)) == len(groups):
             return arrivals
     return [group.name or "all trials" for group in groups]
@@ -295,6 +299,28 @@ def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
         deadline_us=deadline_us,
         relative=False,
         title=f"Latency tails by arrival: {_network(groups[0]) if groups else ''}",
+    )
+
+
+def loads(runs: Any, *, deadline_us: float | None = None) -> Picture:
+    """The latency tails in µs of one network quiet and beside each load, see `tails`.
+
+    Raises `UsageError` unless there are recordings of one network, with several loads.
+    """
+    runs = as_runs(runs)
+    networks = by_network(runs)
+    if len(networks) != 1 or len(networks[0]) < 2:
+        names = listed((runs[places[0]].name for places in networks), 3)
+        raise UsageError(
+            f"this figure compares the loads of one network, not of {names}: select one with where,"
+            " and record it quiet and with --beside NAME=COMMAND"
+        )
+    groups = [runs[place] for place in networks[0]]
+    return tails(
+        groups,
+        deadline_us=deadline_us,
+        relative=False,
+        title=f"Latency tails by load: {_network(groups[0])}",
     )
 
 

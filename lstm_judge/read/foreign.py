@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lstm_judge.read.labels import telling
+from lstm_judge.read.labels import LEFT_OUT, telling
 from lstm_judge.read.rounds import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Round
 from lstm_judge.read.tables import (
     STARTS,
@@ -51,7 +51,7 @@ ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
 SYSTEM_COLUMNS = (
     *("runtime", "runtime_version", "framework", "device_name", "mode"),
     *telling(Tells.SYSTEM, of=about(Options)),
-    *("arrival", "features", "directions", "machine"),
+    *("arrival", *LEFT_OUT, "features", "directions", "machine"),
 )
 
 #: Columns of the configuration: rows with different values are of different configurations.

@@ -15,6 +15,9 @@ from lstm_trt.config.workload import Workload
 #: What is known of the fields of every configuration but those of its workload, by name.
 FIELDS = about(Configuration) | about(Options) | about(Protocol)
 
+#: Loads have a text instead of names and commands (`flat`).
+FIELDS["beside"] = replace(FIELDS["beside"], default=None, values={None: "quiet"})
+
 #: Fields that are put together from others, and are shown by their value alone.
 _PLAIN = ("framework", "version", "arrivals", "length", "workload")
 
@@ -27,15 +30,30 @@ def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
     return tuple(name for name, field in of.items() if field.tells in tells)
 
 
+#: Fields that tell configurations apart, and that those with the default leave out; a load of the
+#: same name can have another command.
+LEFT_OUT = (
+    *(name for name in telling(Tells.SYSTEM, of=about(Protocol)) if FIELDS[name].added),
+    "load_commands",
+)
+
+
 def flat(configuration: Configuration) -> dict[str, object]:
-    """All fields of a configuration in one dictionary; None for unused ones of the protocol."""
-    return {
+    """All fields of a configuration in one dictionary; None for unused ones of the protocol.
+
+    `LEFT_OUT` are there only if they are not the default, `beside` as text.
+    """
+    protocol = configuration.protocol
+    fields = {
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(Configuration)},
         **configuration.options.as_dict(),
-        **identity_fields(configuration.protocol),
-        "beside": configuration.protocol.beside_text,
+        **identity_fields(protocol),
     }
+    if protocol.beside:
+        fields["beside"] = protocol.beside_text
+        fields["load_commands"] = ", ".join(map("=".join, protocol.beside))
+    return fields
 
 
 def with_version(runtime: str, version: str) -> str:
@@ -63,6 +81,11 @@ def cell_text(field: About, value: Any) -> str:
     return known[value] if value is None or isinstance(value, bool) else str(value)
 
 
+def known_text(name: str, value: Any) -> str:
+    """A value of the field with this name, in a table."""
+    return cell_text(FIELDS.get(name, About()), value)
+
+
 def field_text(name: str, value: object) -> str:
     """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no
     value."""
@@ -77,12 +100,12 @@ def field_text(name: str, value: object) -> str:
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
     """For each dictionary the text of the fields that differ; with `enough`, only of those that
-    tell more apart."""
+    tell more apart. Commands of loads are shown only then: loads have names."""
     texts = [""] * len(fields)
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        if not enough or len(set(longer)) > len(set(texts)):
+        if not (enough or name == "load_commands") or len(set(longer)) > len(set(texts)):
             texts = longer
     return texts
 
@@ -111,6 +134,18 @@ def of_length(configuration: Configuration, trials: int = 1) -> Configuration:
     differ."""
     protocol = replace(configuration.protocol, trials=trials, for_s=None)
     return replace(configuration, protocol=protocol)
+
+
+def without_loads(configuration: Configuration) -> Configuration:
+    """The same with nothing beside the trials."""
+    protocol = replace(configuration.protocol, beside=(), beside_on=Protocol.beside_on)
+    return replace(configuration, protocol=protocol)
+
+
+def load_text(configuration: Configuration) -> str:
+    """What runs beside the trials: `beside stream`, `quiet`."""
+    text = configuration.protocol.beside_text
+    return f"beside {text}" if text else "quiet"
 
 
 def can_alternate(a: Configuration, b: Configuration) -> bool:

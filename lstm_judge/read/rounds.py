@@ -14,7 +14,16 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from lstm_judge.read.labels import FIELDS, flat, labels, telling, version_text
+from lstm_judge.read.labels import (
+    FIELDS,
+    LEFT_OUT,
+    flat,
+    labels,
+    load_text,
+    telling,
+    version_text,
+    without_loads,
+)
 from lstm_judge.read.whole import AllTrials, Bins
 from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.errors import UsageError
@@ -51,7 +60,8 @@ class Round:
     the recorder says of measuring times off the core, None for other sources; `off_core`: these
     times by name, at each call, and with periodic arrivals `late_ns`, from the intended start to
     the actual one; `control_off_core`: those of the control run. `blocks`: rows and readings of
-    each block. `control_ns`: latencies of the control run (an empty step with the same arrivals),
+    each block. `loads`: what each load beside the trials used, as the recording states it.
+    `control_ns`: latencies of the control run (an empty step with the same arrivals),
     None if there was none. `facts`: what the recording states and summaries show, by its place in
     the provenance, such as `parity.error`; a fact that is not known is None or absent. `whole`: all
     trials of a long recording, of which the arrays have one of each `whole.step`. `telemetry`:
@@ -72,6 +82,7 @@ class Round:
     control_off_core: dict[str, np.ndarray] = field(default_factory=dict)
     switches: Mapping[str, Any] | None = None
     blocks: Sequence[Mapping[str, Any]] = ()
+    loads: Sequence[Mapping[str, Any]] = ()
     control_ns: np.ndarray | None = None
     round: int = 0
     started_unix_ns: int | None = None
@@ -289,8 +300,9 @@ def of_recording(recording: Recording) -> Round:
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
         off_core=off_core,
         control_off_core={name: control[name] for name in OFF_CORE if name in control},
-        switches=provenance.get("switches"),
+        switches=switches_of(provenance),
         blocks=() if whole else provenance.get("blocks", ()),
+        loads=provenance.get("beside", ()),
         control_ns=control["latency_ns"].astype(np.float64) if control else None,
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
@@ -304,6 +316,19 @@ def of_recording(recording: Recording) -> Round:
         whole=whole,
     )
     return replace(round_, block_causes=round_.of_blocks(BLOCK_CAUSES))
+
+
+def switches_of(provenance: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What it says of times off the core; among what ran, processes of the loads are called so."""
+    switches = provenance.get("switches")
+    if not switches:
+        return None
+    ran = dict(switches["ran"])
+    for load in provenance.get("beside", ()):
+        for name in load["processes"]:
+            if name in ran:
+                ran[f"{name} (load)"] = ran.pop(name)
+    return {**switches, "ran": ran}
 
 
 def telemetry_of(provenance: Mapping[str, Any]) -> str | None:
@@ -367,6 +392,8 @@ def _name(configuration: Configuration, key: Key, with_precision: bool) -> str:
     name = f"{configuration.name} on {configuration.runtime}"
     if with_precision:
         name += f" in {configuration.options.precision}"
+    if configuration.protocol.beside:
+        name += f" {load_text(configuration)}"
     return f"{name}, graph refused" if key[2] else name
 
 
@@ -383,9 +410,8 @@ def _fields_of_group(configuration: Configuration, key: Key, with_machine: bool)
     ]
     if with_machine:
         names.append("machine")
-    if configuration.protocol.after_warmup is not None:
-        names.append("after_warmup")
     every = fields_of(configuration, key[1])
+    names += [name for name in LEFT_OUT if name in every]
     fields = {name: every[name] for name in names}
     return fields | {"graph_captured": False} if key[2] else fields
 
@@ -419,6 +445,16 @@ def in_order(value: object) -> tuple:
         return 1, value
     parts = re.split(r"(\d+)", str(value))
     return 2, [(len(part) if part.isdecimal() else 0, part) for part in parts]
+
+
+def by_network(groups: Iterable[Group]) -> list[list[int]]:
+    """The places of the groups with trials, those together that differ in their loads only."""
+    places: dict[tuple, list[int]] = {}
+    for place, group in enumerate(groups):
+        if group.key and group.n:
+            alike = (without_loads(group.configuration).id, *group.key[1:])
+            places.setdefault(alike, []).append(place)
+    return list(places.values())
 
 
 def fields_of(configuration: Configuration, machine: str | None) -> dict[str, Any]:
@@ -463,10 +499,11 @@ def label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
     configuration = group.configuration
     every = fields_of(configuration, group.machine)
-    named = (*configuration.options.as_dict(), "device_name", "machine", *_NAMED)
+    named = (*configuration.options.as_dict(), "device_name", "machine", "load_commands", *_NAMED)
     return {
         "mode": configuration.mode,
-        "arrivals": configuration.protocol.arrival_text,
+        "arrivals": without_loads(configuration).protocol.arrival_text,
+        "beside": configuration.protocol.beside_text,
         "version": version_text(configuration.runtime, configuration.runtime_version),
         **{name: every.get(name) for name in named},
         "length": f"{configuration.protocol.trials} trials",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
 
 from lstm_judge.read.foreign import TableOptions, columns_of, groups_of_table
 from lstm_judge.read.frames import html_table, numeric
-from lstm_judge.read.labels import FIELDS, version_text, with_version
+from lstm_judge.read.labels import FIELDS, known_text, version_text, with_version
 from lstm_judge.read.rounds import (
     OFF_CORE,
     TRIAL_CAUSES,
@@ -315,11 +315,9 @@ def _is_any(name: str, value: Any, wanted: Any) -> bool:
 def _is(name: str, value: Any, wanted: Any) -> bool:
     """Whether a field has this value, or one that is written as the text `wanted`; a fingerprint
     begins with it."""
-    texts = {str(value).casefold()}
+    texts = {str(value).casefold(), known_text(name, value).casefold()}
     if isinstance(value, float):
         texts.add(short_number(value))
-    if isinstance(value, bool):
-        texts.add("yes" if value else "no")
     return (
         value == wanted
         or str(wanted).casefold() in texts

@@ -25,7 +25,7 @@ from lstm_judge.plots.precision import precisions
 from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
 from lstm_judge.read.labels import record_command
-from lstm_judge.read.rounds import Group, NoTrials
+from lstm_judge.read.rounds import Group, NoTrials, switches_of
 from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
 from lstm_judge.statistics.sequential import limit_ns
@@ -223,7 +223,7 @@ def _facts(stated: Mapping[str, Any]) -> dict[str, Any]:
         **(stated.get("machine") or {}),
         **(stated.get("versions") or {}),
         "alone on the CPU": (stated.get("others") or {}).get("alone"),
-        "ran while a call was preempted": listed((stated.get("switches") or {}).get("ran", ())),
+        "ran while a call was preempted": listed((switches_of(stated) or {}).get("ran", ())),
         "warnings": listed(stated.get("warnings", ())),
     }
 

@@ -10,7 +10,7 @@ from lstm_judge.read.runs import Runs
 from lstm_judge.report.answer import Report
 from lstm_judge.report.views import MOST_CALLS
 from lstm_judge.statistics import bursts
-from lstm_judge.verdict.text import headline
+from lstm_judge.verdict.text import headline, worst_loads
 from lstm_trt.config.format import count, latency, listed, short_number
 from lstm_trt.store.schema import Stored
 
@@ -30,7 +30,12 @@ def title(report: Report) -> str:
 def answer(report: Report) -> list[str]:
     """In sentences what meets the deadline, on which machine, how sure, under which assumption, and
     what is lacking."""
-    lines = [f"{headline(report.verdicts)}.", *_needed(report), *basis(report)]
+    lines = [
+        f"{headline(report.verdicts)}.",
+        *worst_loads(report.verdicts),
+        *_needed(report),
+        *basis(report),
+    ]
     if len(report.verdicts) > 1:
         confidence = short_number(100 * report.verdicts[0].question.confidence)
         lines.append(

@@ -26,7 +26,7 @@ from lstm_judge.plots.heatmap import MAP_AXES
 from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import spread
 from lstm_judge.plots.trials import calls_of
-from lstm_judge.read.labels import FIELDS, FINGERPRINT, cell_text
+from lstm_judge.read.labels import FIELDS, FINGERPRINT, known_text
 from lstm_judge.read.rounds import Group, in_order
 from lstm_judge.read.runs import Runs, group_fields
 from lstm_judge.statistics.causes import BULK
@@ -64,7 +64,7 @@ class Dimension:
         """What a reader calls it: `hidden size`, `runtime`."""
         if self.name in AXIS_NAMES:
             return AXIS_NAMES[self.name]
-        return self._about.heading or self.key.replace("_", " ")
+        return FIELDS.get(self.name, About()).heading or self.key.replace("_", " ")
 
     @property
     def key(self) -> str:
@@ -72,13 +72,9 @@ class Dimension:
         return self.name.removeprefix("size ")
 
     @property
-    def _about(self) -> About:
-        return FIELDS.get(self.name, About())
-
-    @property
     def texts(self) -> list[str]:
         """Its values as a reader sees them."""
-        texts = [cell_text(self._about, value) for value in self.values]
+        texts = [known_text(self.name, value) for value in self.values]
         return [text[:FINGERPRINT] for text in texts] if self.name == "machine" else texts
 
     @property

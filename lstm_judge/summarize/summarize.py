@@ -16,7 +16,7 @@ from lstm_judge.answers import Answers
 from lstm_judge.outcomes import SteadyState
 from lstm_judge.outliers.answer import Cluster
 from lstm_judge.outliers.search import search_outliers
-from lstm_judge.read.labels import flat
+from lstm_judge.read.labels import LEFT_OUT, flat
 from lstm_judge.read.rounds import Group, NoTrials, Round, facts_of, group_key, least_of_floor
 from lstm_judge.read.runs import Runs, RunsSource, as_runs
 from lstm_judge.statistics.dependence import independent_n
@@ -129,6 +129,7 @@ class SummaryRow(JsonFields):
         paths = dict(columns.SUMMARY)
         for key in self.asked:
             paths |= columns.percentile_columns(key)
+        paths |= columns.within("configuration", *self.configuration)
         return columns.row(self.as_dict(), paths, paths)
 
 
@@ -240,6 +241,7 @@ def _place(row: SummaryRow) -> tuple:
     return (
         str(row.group.get("workload", "")),
         *((shown[name] is not None, shown[name]) for name in SORTED_BY),
+        shown.get("beside", ""),
         shown["config_id"],
         row.round or 0,
     )
@@ -251,7 +253,8 @@ def _configured(configuration: Configuration | None) -> dict[str, Any]:
         return dict.fromkeys(CONFIGURED)
     known = configuration.workload.axes | flat(configuration)
     known["config_id"] = configuration.id
-    return {name: known.get(name) for name in CONFIGURED}
+    names = [*CONFIGURED, *(name for name in LEFT_OUT if name in known)]
+    return {name: known.get(name) for name in names}
 
 
 def _recorded(

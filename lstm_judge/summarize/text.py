@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lstm_judge.outliers.text import clusters_text
-from lstm_judge.read.labels import cell_text, version_text
+from lstm_judge.read.labels import cell_text, known_text, version_text
 from lstm_judge.read.numbers import scientific, table
 from lstm_judge.summarize.summarize import SummaryRow
 from lstm_trt.config.configuration import Options
@@ -121,7 +121,7 @@ def _network(row: SummaryRow) -> str | None:
 
 def _different(rows: Rows, *names: str) -> set[tuple]:
     """The values of these columns of the configuration."""
-    return {tuple(row.configuration[name] for name in names) for row in rows}
+    return {tuple(map(row.configuration.get, names)) for row in rows}
 
 
 def _sizes_vary(rows: Rows) -> bool:
@@ -129,9 +129,9 @@ def _sizes_vary(rows: Rows) -> bool:
     return _unnamed(rows) or len(_different(rows, "sequence", "batch")) > 1
 
 
-def _versions_vary(rows: Rows) -> bool:
-    """Whether a runtime has several versions."""
-    return len(_different(rows, "runtime", "runtime_version")) > len(_different(rows, "runtime"))
+def _several(rows: Rows, name: str, of: str) -> bool:
+    """Whether one value of the column `of` has several values of this column."""
+    return len(_different(rows, of, name)) > len(_different(rows, of))
 
 
 def _named(rows: Rows) -> bool:
@@ -189,7 +189,9 @@ def _arrival(row: SummaryRow) -> str:
         text = f"pause {latency(1e3 * protocol['pause_ms'], 3)}"
     if protocol["period_us"]:
         text = f"{short_number(protocol['period_us'])} us {protocol['wait']}"
-    return f"{text}, silence" if "after_warmup" in row.group else text
+    if "after_warmup" in protocol:
+        text += ", silence"
+    return f"{text}, FIFO {protocol['fifo']}" if "fifo" in protocol else text
 
 
 #: Columns that tell the configurations apart.
@@ -209,11 +211,22 @@ NAMES = (
         lambda row: version_text(
             str(row.configuration["runtime"]), str(row.configuration["runtime_version"])
         ),
-        shown=_versions_vary,
+        shown=lambda rows: _several(rows, "runtime_version", of="runtime"),
     ),
     *_options(),
     Column("graph", _graph, shown=lambda rows: {_graph(row) for row in rows} != {"no"}),
     Column("arrival", _arrival, shown=lambda rows: {_arrival(row) for row in rows} != {"closed"}),
+    Column(
+        "beside",
+        lambda row: known_text("beside", row.configuration.get("beside")),
+        "beside: what ran during the calls",
+        shown=lambda rows: _different(rows, "beside") != {(None,)},
+    ),
+    Column(
+        "load commands",
+        lambda row: row.configuration.get("load_commands"),
+        shown=lambda rows: _several(rows, "load_commands", of="beside"),
+    ),
 )
 
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 
 from lstm_judge.outcomes import Outcome, SteadyState
 from lstm_judge.outliers.text import levels_texts
-from lstm_judge.read.labels import of_length, record_command
+from lstm_judge.read.labels import load_text, of_length, record_command
 from lstm_judge.read.numbers import (
     percent_at_least,
     percent_at_most,
     percent_certified,
     signed_percent,
 )
+from lstm_judge.read.rounds import by_network
 from lstm_judge.statistics import bursts
 from lstm_judge.statistics.excess import PARTS, Excess
 from lstm_judge.statistics.processes import SHARE
@@ -26,6 +27,9 @@ MEANS = {
     Outcome.MISSED: ": fewer than",
     Outcome.NOT_ENOUGH_EVIDENCE: " for",
 }
+
+#: Most networks of which the worst load is named.
+MOST_NETWORKS = 5
 
 #: Folder of a new recording, in commands.
 NEW = "new-recordings"
@@ -76,7 +80,30 @@ def conclusion(verdicts: Verdicts) -> str:
     if len(verdicts) == 1:
         return f"The one configuration {_fared(verdicts[0])}"
     fared = ", ".join(f"{len(names)} {fared}" for fared, names in _names(verdicts).items())
-    return "\n".join([f"Of {len(verdicts)} configurations {fared}", *selection(verdicts)])
+    return "\n".join(
+        [
+            f"Of {len(verdicts)} configurations {fared}",
+            *worst_loads(verdicts),
+            *selection(verdicts),
+        ]
+    )
+
+
+def worst_loads(verdicts: Verdicts) -> Iterator[str]:
+    """Of networks with several loads, where quiet is one, the load with the largest maximum, and
+    the others; the slowest networks first."""
+    slowest = sorted(verdicts.items(), key=lambda pair: pair[1].max_us or 0, reverse=True)
+    several = [places for places in by_network(group for group, _ in slowest) if len(places) > 1]
+    for places in several[:MOST_NETWORKS]:
+        texts = []
+        for place in places:
+            group, verdict = slowest[place]
+            texts.append(
+                f"{load_text(group.configuration)}: max {microseconds(verdict.max_us)} us,"
+                f" {verdict.outcome}"
+            )
+        worst, *others = texts
+        yield f"Worst {worst} ({'; '.join(others)})  {group.configuration.title}"
 
 
 def selection(verdicts: Verdicts) -> Iterator[str]:

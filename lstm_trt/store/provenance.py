@@ -109,7 +109,7 @@ class Load(TypedDict):
     io_bytes: int
     wall_ns: int
     processes: list[str]
-    rate: NotRequired[str]
+    rate: NotRequired[str | None]
     rate_alone: NotRequired[str | None]
 
 

@@ -21,6 +21,7 @@ from lstm_judge.read.runs import Runs
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from tests.conftest import rest_is_heavy
+from tests.lstm_judge.planted_loads import of_one_network
 from tests.lstm_judge.plots.planted import (
     EPYC,
     ERRORS,
@@ -191,6 +192,7 @@ KINDS = OF_ONE_PANEL | {
     "timeline": lambda: plots.timeline(group(watched())),
     "timeline without times off the core": lambda: plots.timeline(group(watched("no permission"))),
     "arrivals": lambda: plots.arrival_tails(arrivals(), deadline_us=150),
+    "loads": lambda: plots.loads(of_one_network(), deadline_us=650),
     "replay": lambda: plots.replay_tails(replayed(), 200, deadline_us=250),
 }
 PAGES = {

@@ -30,9 +30,13 @@ HOSTILE = (
 
 
 def recording(shape: LstmShape, runtime: str, median_us: float, draw: int = 0, **how) -> Recording:
-    """A recording of `TRIALS` trials within 1 % of a median; `how` are fields of the configuration and provenance."""
+    """A recording of `TRIALS` trials within 1 % of a median; `how` are fields of the configuration and provenance.
+
+    `protocol` and `stated` are more of them, `max_us` the latency of one trial.
+    """
     generator = np.random.default_rng([draw, shape.hidden, shape.sequence])
     latency_ns = (1e3 * median_us * generator.uniform(0.99, 1.01, TRIALS)).astype(np.int64)
+    latency_ns[TRIALS // 2] = 1e3 * how.pop("max_us", latency_ns[TRIALS // 2] / 1e3)
     columns = {
         "trial": np.arange(TRIALS),
         "warmup": np.arange(TRIALS) < 10,
@@ -47,8 +51,9 @@ def recording(shape: LstmShape, runtime: str, median_us: float, draw: int = 0, *
         "parity": {"error": how.pop("error", 1e-7)},
         "others": {"pinned_cores_ns": 0, "all_cores_ns": 0, "alone": True},
         "warnings": how.pop("warnings", []),
+        **how.pop("stated", {}),
     }
-    protocol = Protocol(trials=how.pop("trials", TRIALS - 10))
+    protocol = Protocol(trials=how.pop("trials", TRIALS - 10), **how.pop("protocol", {}))
     options = Options(precision=how.pop("precision", "fp32"))
     device = how.pop("device", "a device")
     configuration = Configuration(shape, runtime, "1.0", device, options, protocol)
