@@ -74,6 +74,9 @@ def commands(protocol: Protocol) -> list[tuple[str, str]]:
 class Load:
     """A command, all that came of it, and what it prints."""
 
+    #: So many of its processes are no load: those that supervise.
+    supervisors = 2
+
     def __init__(self, name: str, command: str, cores: Iterable[int]) -> None:
         self.name = name
         self.command = command
@@ -124,6 +127,7 @@ class Copies:
     """The further processes with the same step, which the parent process starts and ends."""
 
     name = COPIES
+    supervisors = 0
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids = pids
@@ -175,7 +179,7 @@ class Loads:
         """Note what the loads did so far, before trials are timed; raises `RunFailed` if one
         ended."""
         self._check()
-        self._began = [used(load.pids) for load in self._loads]
+        self._began = [used(load) for load in self._loads]
         self._began_ns = time.perf_counter_ns()
 
     def finish(self) -> list[dict[str, Any]]:
@@ -187,7 +191,7 @@ class Loads:
         self._check()
         stated = []
         for load, (cpu_before_ns, bytes_before, _) in zip(self._loads, self._began, strict=True):
-            cpu_ns, io_bytes, processes = used(load.pids)
+            cpu_ns, io_bytes, processes = used(load)
             cpu_ns = max(0, cpu_ns - cpu_before_ns)
             io_bytes = max(0, io_bytes - bytes_before)
             if cpu_ns == 0 and io_bytes == 0:
@@ -238,22 +242,23 @@ def rate_in(printed: str) -> str | None:
     return rates[-1] if rates else None
 
 
-def used(pids: Sequence[int]) -> tuple[int, int, list[str]]:
-    """What these processes and all that came of them have used so far: CPU time in ns, bytes read
-    and written; and the names of those that are there.
+def used(load: Load | Copies) -> tuple[int, int, list[str]]:
+    """What the processes of a load have used so far: CPU time in ns, bytes read and written; and
+    the names of those that are there, without supervisors.
 
     What a process used counts for its parent once that has waited for it, as a supervisor does.
     """
     cpu_ns = 0
     io_bytes = 0
     names = set()
-    for pid in pids:
-        for process in _with_children(pid):
+    for pid in load.pids:
+        for place, process in enumerate(_with_children(pid)):
             with suppress(psutil.Error, OSError):
                 ended = process.cpu_times()
                 cpu_ns += time.clock_gettime_ns(process_clock(process.pid))
                 cpu_ns += int(1e9 * (ended.children_user + ended.children_system))
-                names.add(process.name()[:15])
+                if place >= load.supervisors:
+                    names.add(process.name()[:15])
                 io: Any = process.io_counters()
                 io_bytes += io.read_chars + io.write_chars
     return cpu_ns, io_bytes, sorted(names)
