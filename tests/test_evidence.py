@@ -332,10 +332,6 @@ def planted_program(statement: Statement) -> None:
     assert max(turns, key=turns.get) == "sleeper" and turns["sleeper"] > 0.9 * sum(turns.values())
 
 
-def not_explained(statement: Statement) -> None:
-    assert parts_at(statement)["on_core"] > 0.98
-
-
 def one_call_is_fastest(statement: Statement) -> None:
     times = {}
     for row in published.read_document("004-times").itertuples():
@@ -355,7 +351,7 @@ CHECKS = {
     for check in (
         machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
         no_kinks, proportional_to_sequence, not_carried_out, citation, c_is_fastest,
-        one_call_is_fastest, time_of_the_set, planted_program, not_explained,
+        one_call_is_fastest, time_of_the_set, planted_program,
         page_faults, only_pytorch_has_steps_down, steps_to_multiples_of_32, certain_steps, page_faults_at_264,
         *map(of_the_published_times, inference_times.SENTENCES),
     )

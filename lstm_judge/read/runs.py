@@ -318,6 +318,8 @@ def _is(name: str, value: Any, wanted: Any) -> bool:
     texts = {str(value).casefold(), known_text(name, value).casefold()}
     if isinstance(value, float):
         texts.add(short_number(value))
+    if isinstance(value, bool):
+        texts.add("yes" if value else "no")
     return (
         value == wanted
         or str(wanted).casefold() in texts
