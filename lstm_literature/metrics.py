@@ -129,7 +129,8 @@ def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tu
     For document 004 also its checks: first and last loss, and the loop's time divided by the sum of its batches.
     """
     figures = document_statistics(workload.document, recording.timed_ns, workload.batch)
-    losses, check = recording.provenance.get("losses"), recording.provenance.get("self_check", {})
+    losses = recording.provenance.get("losses")
+    check = recording.provenance.get("self_check", {})
     if workload.document == "004" and losses and check.get("batches_ns"):
         figures |= {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
         figures["loop_over_batches"] = (check["batches_loop_ns"] / check["batches_ns"], "ratio")
@@ -151,7 +152,9 @@ def reason(failure: Failure) -> str:
 
 def _network(item: Recording | Failure) -> dict:
     """The columns before the figure."""
-    configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
+    configuration = item.configuration
+    workload = configuration.workload
+    options = configuration.options
     base = base_of(workload)
     title, framework = implementations.title_and_framework(configuration.runtime)
     # As recorded; a failure may lack it.

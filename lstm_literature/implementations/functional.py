@@ -108,8 +108,12 @@ class FunctionalStep(FrameworkStep):
 
     def _read(self, batch: Batch) -> Arrays:
         """The arrays of a batch that the compiled function reads."""
-        names = ["inputs", *(["targets"] if self._mode == "training" else [])]
-        return {name: getattr(batch, name) for name in (*names, *(["lengths"] if self._workload.lengths else []))}
+        arrays: Arrays = {"inputs": batch.inputs}
+        if self._mode == "training":
+            arrays["targets"] = batch.targets
+        if self._workload.lengths:
+            arrays["lengths"] = batch.lengths
+        return arrays
 
     def _run(self) -> np.ndarray | float:
         result = self._call()
@@ -134,15 +138,17 @@ class FunctionalStep(FrameworkStep):
 
     def _outputs(self, weights: Arrays, batch: Arrays) -> Array:
         """Outputs of `output_shape`."""
-        workload, arrays = self._workload, self.arrays
+        workload = self._workload
         read = batch["inputs"]
-        read = weights["embedding.weight"][read] if workload.vocabulary else read
+        if workload.vocabulary:
+            read = weights["embedding.weight"][read]
         for layer in range(workload.layers):
             suffixes = [f"l{layer}", f"l{layer}_reverse"][: workload.directions]
-            read = arrays.concatenate([self._direction(weights, suffix, read, batch) for suffix in suffixes], 2)
+            read = self.arrays.concatenate([self._direction(weights, suffix, read, batch) for suffix in suffixes], 2)
         if workload.head == "none":
             return read
-        read = read[-1] if workload.head == "last-step" else read
+        if workload.head == "last-step":
+            read = read[-1]
         biases = [weights["dense.bias"]] if workload.head_bias else []
         return _product(read, weights["dense.weight"], biases, workload.output_shape)
 
@@ -178,7 +184,8 @@ class FunctionalStep(FrameworkStep):
 
     def _trained(self, variables: Arrays, batch: Arrays) -> tuple[Array, Arrays]:
         """The loss, and the variables after an update of PyTorch's SGD or Adam."""
-        arrays, rate = self.arrays, self._workload.learning_rate
+        arrays = self.arrays
+        rate = self._workload.learning_rate
         loss, gradients = self._loss_and_gradients(variables, batch)
         by_name = dict(zip(self._names, gradients, strict=True))
         if self._workload.optimizer == "sgd":

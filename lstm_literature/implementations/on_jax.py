@@ -70,7 +70,8 @@ class JaxStep(FunctionalStep):
             return super()._loss(weights, batch)
         import optax
 
-        labels, steps = batch["targets"], self.arrays.arange(self._workload.sequence)
+        labels = batch["targets"]
+        steps = self.arrays.arange(self._workload.sequence)
         padding = (steps >= batch["lengths"][:, None]).astype("float32")
         outputs = self._outputs(weights, batch).swapaxes(0, 1)
         losses = optax.ctc_loss(outputs, padding, labels, self.arrays.zeros(labels.shape))

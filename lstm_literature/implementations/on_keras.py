@@ -78,7 +78,8 @@ class KerasStep(FrameworkStep):
         os.environ["KERAS_TORCH_DEVICE"] = self._options.device
         if implementation.backend == "jax":
             on_jax.load_jax(self._options.threads)
-        self._keras, workload = load_keras(implementation.backend), self._workload
+        self._keras = load_keras(implementation.backend)
+        workload = self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)
         with timed(self.costs, "build_s"):
@@ -91,7 +92,8 @@ class KerasStep(FrameworkStep):
 
     def _built(self, optimizer: Any | None) -> tuple:
         """A compiled model and its variables."""
-        workload, layers = self._workload, self._keras.layers
+        workload = self._workload
+        layers = self._keras.layers
         stack, held = lstm_layers(self._keras, workload)
         sequence, batch, *features = workload.input_shape
         inputs = read = self._keras.Input(batch_shape=(batch, sequence, *features), dtype=None if features else "int32")

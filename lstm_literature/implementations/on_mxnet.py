@@ -123,11 +123,19 @@ class _MxNetStep(FrameworkStep):
         nd, workload, held = self._nd, self._workload, self._held
         read = self._inputs
         if workload.vocabulary:
-            sizes = {"input_dim": workload.vocabulary, "output_dim": workload.features}
-            read = nd.Embedding(read, held["embedding.weight"], **sizes)
-        sizes = {"state_size": workload.hidden, "num_layers": workload.layers}
-        both = workload.directions == 2
-        every = nd.RNN(read, held[_LSTM], self._zeros, self._zeros, mode="lstm", bidirectional=both, **sizes)
+            read = nd.Embedding(
+                read, held["embedding.weight"], input_dim=workload.vocabulary, output_dim=workload.features
+            )
+        every = nd.RNN(
+            read,
+            held[_LSTM],
+            self._zeros,
+            self._zeros,
+            mode="lstm",
+            bidirectional=workload.directions == 2,
+            state_size=workload.hidden,
+            num_layers=workload.layers,
+        )
         if workload.head == "none":
             return every
         read = every[-1] if workload.head == "last-step" else every
@@ -183,7 +191,8 @@ class TrainingStep(_MxNetStep):
     def _run(self) -> float:
         loss = self._loss()
         self._steps += 1
-        update, settings = self._nd.sgd_update, {"lr": self._workload.learning_rate}
+        update = self._nd.sgd_update
+        settings = {"lr": self._workload.learning_rate}
         if self._workload.optimizer == "adam":
             first, second = ADAM_BETAS
             root = math.sqrt(1 - second**self._steps)

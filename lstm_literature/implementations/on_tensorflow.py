@@ -97,7 +97,8 @@ class TensorFlow(Implementation):
         reason = mode_reason(workload, mode)
         if reason or self.EXECUTION == "eager" or self.STYLE in ("while", "one-call"):
             return reason
-        cells, limit = workload.cells, UNROLLED[mode]
+        cells = workload.cells
+        limit = UNROLLED[mode]
         if cells > limit:
             return f"the graph is unrolled: building {cells} cells would take over a minute, the limit is {limit}"
         return None
@@ -143,7 +144,8 @@ def load_tensorflow(options: Options) -> tuple[ModuleType, ModuleType]:
     `RuntimeUnavailable` if the packages cannot be imported, Keras uses another backend or TensorFlow finds no GPU, and
     `UsageError` if TensorFlow is already running with other numbers of threads or with a GPU in this process.
     """
-    threads, keras = options.threads, load_keras("tensorflow")
+    threads = options.threads
+    keras = load_keras("tensorflow")
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
@@ -173,7 +175,8 @@ def load_tensorflow(options: Options) -> tuple[ModuleType, ModuleType]:
 def _silence() -> Iterator[None]:
     """Discard standard error: messages of TensorFlow's libraries during loading ignore the log level."""
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 2)
         yield
@@ -203,7 +206,8 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
             first = 1 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
             second = 1 - ops.power(ops.cast(self.beta_2, variable.dtype), step)
             index = self._get_variable_index(variable)
-            mean, square = self._momentums[index], self._velocities[index]
+            mean = self._momentums[index]
+            square = self._velocities[index]
             self.assign_add(mean, ops.multiply(ops.subtract(gradient, mean), 1 - self.beta_1))
             self.assign_add(square, ops.multiply(ops.subtract(ops.square(gradient), square), 1 - self.beta_2))
             deviation = ops.add(ops.divide(ops.sqrt(square), ops.sqrt(second)), self.epsilon)
@@ -286,7 +290,8 @@ class _TensorFlowStep(FrameworkStep):
         return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
-        implementation, tf = self._implementation, self._tf
+        implementation = self._implementation
+        tf = self._tf
         found = {
             "tensorflow": tf.__version__,
             "keras": self._keras.__version__,
@@ -325,8 +330,9 @@ class TrainingStep(_TensorFlowStep):
 
     def _prepare_mode(self) -> None:
         workload = self._workload
-        rate = workload.learning_rate
-        self._optimizer: Any = optimizer(self._keras, workload.optimizer, rate, self._tf.convert_to_tensor)
+        self._optimizer: Any = optimizer(
+            self._keras, workload.optimizer, workload.learning_rate, self._tf.convert_to_tensor
+        )
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
@@ -363,7 +369,8 @@ class TrainingStep(_TensorFlowStep):
 
     def _labels(self, targets: Tensor) -> dict:
         """Sparse for TensorFlow's CTC kernel; dense for XLA, which has only a loop over time of small operators."""
-        tf, workload = self._tf, self._workload
+        tf = self._tf
+        workload = self._workload
         size = (workload.batch, workload.labels)
         if self._implementation.EXECUTION == "xla":
             return {"labels": targets, "label_length": tf.fill([workload.batch], workload.labels)}

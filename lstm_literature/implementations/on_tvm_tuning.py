@@ -134,7 +134,8 @@ class Counts:
     reason: str = ""
 
     def failure(self, error: Exception) -> str:
-        self.failed, self.reason = self.failed + 1, first_line(error)
+        self.failed += 1
+        self.reason = first_line(error)
         return self.reason
 
 
@@ -167,14 +168,16 @@ class _Runner(PyRunner):
 
     def __init__(self, counts: Counts, device: tvm.runtime.Device) -> None:
         super().__init__()
-        self.counts, self.device = counts, device
+        self.counts = counts
+        self.device = device
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[LocalRunnerFuture]:
         return [self._measure(candidate) for candidate in runner_inputs]
 
     def _measure(self, candidate: RunnerInput) -> LocalRunnerFuture:
         try:
-            built, device = self.counts.built.pop(str(candidate.artifact_path)), self.device
+            built = self.counts.built.pop(str(candidate.artifact_path))
+            device = self.device
             (arguments,) = default_alloc_argument(device, [info.as_json() for info in candidate.args_info], 1)
             clock = built.time_evaluator("main", device, number=1, repeat=1, min_repeat_ms=MEASURE_MS)
             seconds = [float(value) for value in clock(*arguments).results]
