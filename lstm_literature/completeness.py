@@ -169,11 +169,23 @@ def _rows(document: str, row: Any, leading: list) -> list[dict]:
     """One row per successor of a published row's implementation."""
     workload = next(variant for variant in VARIANTS[published.as_there(row)] if published.matches(row, variant))
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
-    printed += f" (printed {row.published_value})" if row.corrected else ""
+    if row.corrected:
+        printed += f" (printed {row.published_value})"
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
-    common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit", "doubt")}
-    common |= {"document": document, "system": sides.printed_title(row), "label": label}
-    common |= {"workload": workload.name, "published": row.value, "printed": printed, "document_threads": row.threads}
+    common = {
+        "document": document,
+        "source": row.source,
+        "system": sides.printed_title(row),
+        "workload": workload.name,
+        "label": label,
+        "mode": row.mode,
+        "device": row.device,
+        "published": row.value,
+        "printed": printed,
+        "unit": row.unit,
+        "document_threads": row.threads,
+        "doubt": row.doubt,
+    }
     return [
         {**common, "implementation": name, **_today(row, workload, name, leading)}
         for name in sides.successors_of(row.implementation)
@@ -195,8 +207,12 @@ def _today(row: Any, workload: LiteratureWorkload, name: str, leading: list) -> 
         return {"reason": f"failed at scale {item.scale}: {item.reason}"}
     kept = ("hardware", "framework_version", "scale", "n", "document_n", "threads")
     same = {field: getattr(item, field) for field in kept}
-    marks = ", ".join(mark for mark, has in MARKS.items() if has(item, row))
-    return {"today": item.value, "device_today": item.device, **same, "marks": marks}
+    return {
+        "today": item.value,
+        "device_today": item.device,
+        **same,
+        "marks": ", ".join(mark for mark, has in MARKS.items() if has(item, row)),
+    }
 
 
 def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:

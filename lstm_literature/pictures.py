@@ -130,8 +130,12 @@ def costs(rows: Sequence, title: str) -> Picture:
     titles = list({row.title: row for row in reversed(found)})[::-1]  # by the longest of each
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
     hardware = listed(dict.fromkeys(str(row.hardware) for row in found))
-    notes = [f"One marker per recording on {hardware}; all workloads and sizes."]
-    with style.figure(title, notes, 1.3 + ROW_IN * len(titles), summary=summary) as (picture, body):
+    with style.figure(
+        title,
+        [f"One marker per recording on {hardware}; all workloads and sizes."],
+        1.3 + ROW_IN * len(titles),
+        summary=summary,
+    ) as (picture, body):
         ax = body.subplots()
         colors = dict(zip(kinds, style.kind_colors(len(kinds)), strict=True))
         runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
@@ -349,8 +353,11 @@ def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
     looks = {}
     for title, color in colors.items():
         used = sum(look["color"] == color for look in looks.values())
-        marker = style.MARKERS[used % len(style.MARKERS)]
-        looks[title] = {"color": color, "marker": marker, "linestyle": style.DASHES[used % len(style.DASHES)]}
+        looks[title] = {
+            "color": color,
+            "marker": style.MARKERS[used % len(style.MARKERS)],
+            "linestyle": style.DASHES[used % len(style.DASHES)],
+        }
     return looks
 
 

@@ -217,8 +217,11 @@ class Schedule:
     def as_dict(self) -> dict:
         """JSON values."""
         parts = {"": self, "here_": self.ready, "left_": self.left}
-        totals = {f"estimate_{name}s": part.total_s for name, part in parts.items()}
-        return {"rows": [entry.as_dict() for entry in self.entries], **totals, "time_limit_s": TIME_LIMIT_S}
+        return {
+            "rows": [entry.as_dict() for entry in self.entries],
+            **{f"estimate_{name}s": part.total_s for name, part in parts.items()},
+            "time_limit_s": TIME_LIMIT_S,
+        }
 
     def __str__(self) -> str:
         """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""
@@ -226,8 +229,10 @@ class Schedule:
         rows = [_cells(entry) for entry in self.entries]
         lines = table(header, rows, right=header[4:], left=header[:4], drop=("warm-up", "batches", "mode")).split("\n")
         for number, entry in enumerate(self.entries, 1):
-            lines[number] += "  recorded" if entry.recorded else ""
-            lines[number] += "" if entry.configuration else f"  cannot be recorded: {entry.reason}"
+            if entry.recorded:
+                lines[number] += "  recorded"
+            if not entry.configuration:
+                lines[number] += f"  cannot be recorded: {entry.reason}"
         ready = self.ready
         left = self.left
         total = f"{len(ready.entries)} of {count(len(rows), 'row')} can be recorded on this machine"
@@ -246,8 +251,9 @@ def _cells(entry: ScheduledRecording) -> list[str]:
     workload = entry.workload
     batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
     estimate = "-" if entry.estimate_s is None else f"{math.ceil(entry.estimate_s)} s"
-    names = [workload.label, workload.scale, entry.mode, entry.implementation]
-    return [*names, str(entry.warmup), batches, estimate]
+    return [
+        workload.label, workload.scale, entry.mode, entry.implementation, str(entry.warmup), batches, estimate
+    ]  # fmt: skip
 
 
 def plan(more: Sequence[str] = (), recorded: Collection[str] = ()) -> Schedule:

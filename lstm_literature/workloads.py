@@ -108,10 +108,13 @@ class LiteratureWorkload(Workload):
         """Unique among the documents' workloads, with the scale: `layer-128x8x32`, `ptb-lm@1/8`."""
         label = self.name
         if self.name == "layer":
-            label += f"-{self.batch}x{self.sequence}x{self.hidden}" + (f"-l{self.layers}" if self.layers > 1 else "")
+            label += f"-{self.batch}x{self.sequence}x{self.hidden}"
+            if self.layers > 1:
+                label += f"-l{self.layers}"
         elif self.name == "stack":
             label += f"-{self.features}x{self.hidden}x{self.sequence}x{self.layers}"
-            label += f"-b{self.batch}" if self.batch > 1 else ""
+            if self.batch > 1:
+                label += f"-b{self.batch}"
         elif self.name in TEXT:
             label += f"-h{self.hidden}"
         return label if self.scale == "1" else f"{label}@{self.scale}"
@@ -119,11 +122,15 @@ class LiteratureWorkload(Workload):
     @property
     def sizes(self) -> str:
         """All sizes, in the notation of the published tables."""
-        text = f"layers {self.layers}" + (" bidirectional" if self.directions == 2 else "")
+        text = f"layers {self.layers}"
+        if self.directions == 2:
+            text += " bidirectional"
         text += f" hidden {self.hidden} input {self.features} sequence {self.sequence} batch {self.batch}"
         for name in ("vocabulary", "outputs", "labels"):
-            text += f" {name} {getattr(self, name)}" if getattr(self, name) else ""
-        text += f" lengths {self.lengths[0]} to {self.lengths[1]}" if self.lengths else ""
+            if getattr(self, name):
+                text += f" {name} {getattr(self, name)}"
+        if self.lengths:
+            text += f" lengths {self.lengths[0]} to {self.lengths[1]}"
         return f"{text} at equal distances" if self.even_lengths else text
 
     @property

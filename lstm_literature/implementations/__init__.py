@@ -214,7 +214,8 @@ class FrameworkStep(PreparedStep):
     def __init__(self, implementation: Implementation, request: Request) -> None:
         self._implementation: Any = implementation
         self._workload = request.workload
-        self._weights, self._options, self._mode = request.weights, request.options, request.mode
+        self._weights = request.weights
+        self._options = request.options
         self._trains = request.mode == "training"
         self.costs: dict[str, float] = {}
         self._facts: dict = {}
@@ -264,7 +265,7 @@ class FrameworkStep(PreparedStep):
         self._place(batch_of(self._workload, inputs))
 
     def outputs(self) -> dict[str, np.ndarray]:
-        if self._mode != "forward":
+        if self._trains:
             return super().outputs()
         outputs = self._last("output")
         if self._batch_major and outputs.ndim == 3:

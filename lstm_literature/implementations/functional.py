@@ -77,7 +77,7 @@ class FunctionalStep(FrameworkStep):
         with timed(self.costs, "build_s"):
             self._rewind()
             self._place(batch)
-            self._call: Any = self._compiled(self._inferred if self._mode == "forward" else self._trained)
+            self._call: Any = self._compiled(self._trained if self._trains else self._inferred)
         self._finish()
 
     @abstractmethod
@@ -101,7 +101,7 @@ class FunctionalStep(FrameworkStep):
 
     def _initial(self) -> Arrays:
         weights = by_inputs(self._weights)
-        if self._mode == "forward" or self._workload.optimizer == "sgd":
+        if not self._trains or self._workload.optimizer == "sgd":
             return weights
         kept = {f"{moment}.{name}": np.zeros_like(weights[name]) for moment in MOMENTS for name in weights}
         return {**weights, **kept, "updates": np.zeros((), np.float32)}
@@ -109,7 +109,7 @@ class FunctionalStep(FrameworkStep):
     def _read(self, batch: Batch) -> Arrays:
         """The arrays of a batch that the compiled function reads."""
         arrays: Arrays = {"inputs": batch.inputs}
-        if self._mode == "training":
+        if self._trains:
             arrays["targets"] = batch.targets
         if self._workload.lengths:
             arrays["lengths"] = batch.lengths
@@ -117,7 +117,7 @@ class FunctionalStep(FrameworkStep):
 
     def _run(self) -> np.ndarray | float:
         result = self._call()
-        return np.asarray(result) if self._mode == "forward" else float(result)
+        return float(result) if self._trains else np.asarray(result)
 
     def gradients(self) -> dict[str, np.ndarray]:
         """With the same library, without the optimizer; compiled at each call."""
@@ -127,7 +127,7 @@ class FunctionalStep(FrameworkStep):
 
     def facts(self) -> dict:
         found = {**super().facts(), "bias_vectors": 2}
-        if self._mode == "training":
+        if self._trains:
             found |= {"gradients": "on", "optimizer": f"PyTorch's {self._workload.optimizer}, written out"}
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
@@ -164,8 +164,9 @@ class FunctionalStep(FrameworkStep):
 
         def cell(gates: Array, hidden: Array, memory: Array) -> tuple[Array, Array]:
             gates = gates + hidden @ recurrent
-            parts = (gates[:, gate * width : (gate + 1) * width] for gate in range(4))
-            input_gate, forget_gate, candidate, output_gate = parts
+            input_gate, forget_gate, candidate, output_gate = (
+                gates[:, gate * width : (gate + 1) * width] for gate in range(4)
+            )
             memory = self.sigmoid(forget_gate) * memory + self.sigmoid(input_gate) * arrays.tanh(candidate)
             return self.sigmoid(output_gate) * arrays.tanh(memory), memory
 

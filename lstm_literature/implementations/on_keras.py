@@ -109,7 +109,8 @@ class KerasStep(FrameworkStep):
             dense = layers.Dense(workload.outputs, use_bias=workload.head_bias)
             read = dense(read)
             held.append(Held(dense.kernel, ("dense.weight",), transposed=True))
-            held += [Held(dense.bias, ("dense.bias",))] if workload.head_bias else []
+            if workload.head_bias:
+                held.append(Held(dense.bias, ("dense.bias",)))
         model = self._keras.Model(inputs, read)
         if optimizer:
             model.compile(optimizer, self._keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -117,9 +118,9 @@ class KerasStep(FrameworkStep):
         return model, held
 
     def _run(self) -> np.ndarray | float:
-        if self._mode == "forward":
-            return self._model.predict_on_batch(self._arrays[0])
-        return float(self._model.train_on_batch(*self._arrays))
+        if self._trains:
+            return float(self._model.train_on_batch(*self._arrays))
+        return self._model.predict_on_batch(self._arrays[0])
 
     def _place(self, batch: Batch) -> None:
         self._arrays = [np.array(array, order="C") for array in self._read_by_step(batch)]
@@ -146,9 +147,14 @@ class KerasStep(FrameworkStep):
 
     def facts(self) -> dict:
         backend = self._implementation.backend
-        found = {"keras": self._keras.__version__, backend: installed_version(backend), "bias_vectors": 1}
-        found |= {"device": self._options.device, "compiled": self._implementation.EXECUTION == "xla"}
-        return found if self._mode == "forward" else found | {"gradients": "on", "updates": ONE_BIAS}
+        found = {
+            "keras": self._keras.__version__,
+            backend: installed_version(backend),
+            "bias_vectors": 1,
+            "device": self._options.device,
+            "compiled": self._implementation.EXECUTION == "xla",
+        }
+        return found | {"gradients": "on", "updates": ONE_BIAS} if self._trains else found
 
 
 def _copy(variable: Any) -> np.ndarray:

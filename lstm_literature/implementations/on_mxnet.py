@@ -115,8 +115,7 @@ class _MxNetStep(FrameworkStep):
         return {_LSTM: packed} | {name: value for name, value in self._weights.items() if name not in names}
 
     def _place(self, batch: Batch) -> None:
-        kind = "int32" if self._workload.vocabulary else "float32"
-        self._inputs = self._nd.array(batch.inputs, dtype=kind)
+        self._inputs = self._nd.array(batch.inputs, dtype="int32" if self._workload.vocabulary else "float32")
         self._targets = self._nd.array(batch.targets, dtype="int32") if self._trains else None
 
     def _outputs(self) -> NDArray:
@@ -197,8 +196,12 @@ class TrainingStep(_MxNetStep):
             first, second = ADAM_BETAS
             root = math.sqrt(1 - second**self._steps)
             update = self._nd.adam_update
-            settings = {"beta1": first, "beta2": second, "epsilon": ADAM_EPSILON * root}
-            settings["lr"] = self._workload.learning_rate * root / (1 - first**self._steps)
+            settings = {
+                "beta1": first,
+                "beta2": second,
+                "epsilon": ADAM_EPSILON * root,
+                "lr": self._workload.learning_rate * root / (1 - first**self._steps),
+            }
         for name, parameter in self._held.items():
             update(parameter, parameter.grad, *self._moments[name], out=parameter, **settings)
         self._nd.waitall()

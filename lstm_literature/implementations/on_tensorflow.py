@@ -106,8 +106,12 @@ class TensorFlow(Implementation):
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if TensorFlow and Keras are installed, for "cuda" built for a GPU; imports neither, never raises."""
         if device != "cpu" and self.DISTRIBUTION == "tensorflow-cpu":
-            version = installed_version(self.DISTRIBUTION)
-            return Availability(False, version, reason="tensorflow-cpu is built without CUDA", remedy=CUDA_WHEEL)
+            return Availability(
+                False,
+                installed_version(self.DISTRIBUTION),
+                reason="tensorflow-cpu is built without CUDA",
+                remedy=CUDA_WHEEL,
+            )
         return super().availability(device)
 
     def load_module(self) -> ModuleType:
@@ -313,8 +317,9 @@ class _TensorFlowStep(FrameworkStep):
         if self._trains and found["bias_vectors"] == 1:
             found["updates"] = ONE_BIAS
         if self._trains and self._workload.loss == "ctc":
-            xla = implementation.EXECUTION == "xla"
-            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
+            found["ctc"] = (
+                "dense: a loop of operators" if implementation.EXECUTION == "xla" else "TensorFlow's CTCLoss kernel"
+            )
         return found
 
 
@@ -337,8 +342,11 @@ class TrainingStep(_TensorFlowStep):
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
         self._gradient_call: Any = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
-        self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
-        self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
+        self._facts = {
+            "gradients": "on",
+            "optimizer": f"Keras {type(self._optimizer).__name__}",
+            "optimizer_epsilon": ADAM_EPSILON if workload.optimizer == "adam" else None,
+        }
 
     def _work(self, *arguments: Tensor) -> Tensor:
         loss, gradients = self._loss_and_gradients(*arguments)

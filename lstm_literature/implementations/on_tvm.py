@@ -101,8 +101,12 @@ class Tvm(Implementation):
         ffi = installed_version(_FFI)
         version = state.version or ""
         if state.ready and self.trials and version.startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
-            reason = f"TVM {version} crashes on tuning with {_FFI} {ffi}"
-            return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
+            return Availability(
+                False,
+                version,
+                reason=f"TVM {version} crashes on tuning with {_FFI} {ffi}",
+                remedy=f"pip install '{_FFI}<0.1.15'",
+            )
         if state.ready and device != "cpu":
             import tvm
 
