@@ -483,8 +483,7 @@ def _color_bar(
     axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
 ) -> None:
     """Draw the colour bar beside the axes."""
-    body: Any = axes[0].figure
-    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
+    bar = axes[0].figure.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)
     low, high = colors.get_clim()
     if deadline_us is None:
