@@ -18,8 +18,8 @@ and optionally
                    here. It is recorded in an environment of its own, made at its first use, which has all other
                    packages from here; `availability` says whether this environment can be made
 
-Its prepared steps have `costs`, and in training `loss` and `gradients`: a step zeroes the gradients, computes the loss
-and the gradients, updates the weights, and copies the loss to the host; the first starts from the given weights.
+Its prepared steps have `costs`, and in training `loss`: a step zeroes the gradients, computes the loss and the
+gradients, updates the weights, and copies the loss to the host; the first starts from the given weights.
 `prepare` may call the step (`first_call_s`) and restores the weights and the optimizer afterwards. Built-in
 implementations are listed in `IMPLEMENTATIONS`; others come from entry points of the group `lstm_trt.implementations`,
 or by a name with a dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its
@@ -277,10 +277,6 @@ class FrameworkStep(PreparedStep):
         if not self._trains:
             raise UsageError(f"{type(self).__name__} is not prepared for training")
         return self._last("loss")
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """Gradients of the loss at the current weights: float32, by weight name; nothing is updated."""
-        raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def facts(self) -> dict:
         return dict(self._facts)

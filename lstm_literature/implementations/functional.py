@@ -119,12 +119,6 @@ class FunctionalStep(FrameworkStep):
         result = self._call()
         return float(result) if self._trains else np.asarray(result)
 
-    def gradients(self) -> dict[str, np.ndarray]:
-        """With the same library, without the optimizer; compiled at each call."""
-        self._require_open()
-        found = self._compiled(lambda variables, batch: (self._loss_and_gradients(variables, batch)[1], {}))()
-        return by_inputs({name: np.array(gradient) for name, gradient in zip(self._names, found, strict=True)})
-
     def facts(self) -> dict:
         found = {**super().facts(), "bias_vectors": 2}
         if self._trains:

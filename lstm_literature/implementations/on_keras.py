@@ -24,9 +24,6 @@ from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
-#: With this learning rate, an update by SGD is the gradient to the precision of float32.
-GRADIENT_RATE = 2.0**20
-
 
 @dataclass(frozen=True)
 class Keras(Implementation):
@@ -85,7 +82,8 @@ class KerasStep(FrameworkStep):
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
             self._model, self._held = self._built(chosen)
-        self._initial = [(variable, _copy(variable)) for variable in (chosen.variables if chosen else ())]
+        # Copies, since what a variable gives can change with it.
+        self._initial = [(each, np.array(each.numpy())) for each in (chosen.variables if chosen else ())]
         self._place(batch)
         self._rewind()
         self._finish()
@@ -132,19 +130,6 @@ class KerasStep(FrameworkStep):
         for variable, value in self._initial:
             variable.assign(value)
 
-    def gradients(self) -> dict[str, np.ndarray]:
-        """From one update by SGD of a copy of the model."""
-        self._require_open()
-        model, copies = self._built(self._keras.optimizers.SGD(GRADIENT_RATE))
-        before = [_copy(held.variable) for held in self._held]
-        for held, value in zip(copies, before, strict=True):
-            held.variable.assign(value)
-        model.train_on_batch(*self._arrays)
-        found: dict[str, np.ndarray] = {}
-        for held, value in zip(copies, before, strict=True):
-            found |= held.spread((value - _copy(held.variable)) / np.float32(GRADIENT_RATE))
-        return found
-
     def facts(self) -> dict:
         backend = self._implementation.backend
         found = {
@@ -155,11 +140,6 @@ class KerasStep(FrameworkStep):
             "compiled": self._implementation.EXECUTION == "xla",
         }
         return found | {"gradients": "on", "updates": ONE_BIAS} if self._trains else found
-
-
-def _copy(variable: Any) -> np.ndarray:
-    """The value of a Keras variable, which does not change with it."""
-    return np.array(variable.numpy())
 
 
 JAX = Keras("jax", "xla", ("cpu",))

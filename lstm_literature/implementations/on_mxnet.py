@@ -214,13 +214,5 @@ class TrainingStep(_MxNetStep):
         self._restart()
         self._nd.waitall()
 
-    def gradients(self) -> dict[str, np.ndarray]:
-        self._require_open()
-        self._loss()
-        found = {name: parameter.grad.asnumpy().copy() for name, parameter in self._held.items()}
-        names, packed, shapes = packed_names(self._workload), found.pop(_LSTM), weight_shapes(self._workload)
-        parts = np.split(packed, np.cumsum([math.prod(shapes[name]) for name in names])[:-1])
-        return found | {name: part.reshape(shapes[name]) for name, part in zip(names, parts, strict=True)}
-
 
 ONE_CALL = MxNet()

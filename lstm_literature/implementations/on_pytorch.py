@@ -247,14 +247,6 @@ class TrainingStep(_TorchStep):
         self._optimizer.step()
         return loss.item()
 
-    def gradients(self) -> dict[str, np.ndarray]:
-        self._require_open()
-        self._optimizer.zero_grad()
-        self._try(self._call)
-        found = self._networks.gradients(self._parameters)
-        self._optimizer.zero_grad()
-        return found
-
 
 BASIC_EAGER = PyTorch("basic", "eager")
 

@@ -270,18 +270,6 @@ def load_weights(parameters: Parameters, weights: dict[str, np.ndarray]) -> None
                 parameter.copy_(torch.from_numpy(part.T if len(held) > 1 else part))
 
 
-def gradients(parameters: Parameters) -> dict[str, np.ndarray]:
-    """The gradients by the names of `data.weight_shapes`; zeros where there is none."""
-
-    def gradient(weight: nn.Parameter, transposed: bool) -> np.ndarray:
-        array = (torch.zeros_like(weight) if weight.grad is None else weight.grad).cpu().numpy()
-        return array.T if transposed else array
-
-    return {
-        name: np.concatenate([gradient(weight, len(held) > 1) for weight in held]) for name, held in parameters.items()
-    }
-
-
 def _embedding(workload: LiteratureWorkload) -> nn.Module:
     return nn.Embedding(workload.vocabulary, workload.features) if workload.vocabulary else nn.Identity()
 

@@ -341,7 +341,6 @@ class TrainingStep(_TensorFlowStep):
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
-        self._gradient_call: Any = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         self._facts = {
             "gradients": "on",
             "optimizer": f"Keras {type(self._optimizer).__name__}",
@@ -394,18 +393,6 @@ class TrainingStep(_TensorFlowStep):
 
     def _run(self) -> float:
         return float(super()._run())
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """With the same execution, without the optimizer; traced at the first call."""
-        self._require_open()
-        found: dict[str, np.ndarray] = {}
-        for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
-            if gradient is None:
-                raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
-            # An embedding's gradient is in slices, and a weight can be held by several variables.
-            parts = held.spread(self._tf.convert_to_tensor(gradient).numpy())
-            found |= {name: found[name] + part if name in found else part for name, part in parts.items()}
-        return found
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")

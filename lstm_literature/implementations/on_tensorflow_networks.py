@@ -44,10 +44,6 @@ class Held:
         value: Any = sum(weights[name] for name in self.names)
         self.variable.assign(value.T if self.transposed else value)
 
-    def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Gradients by weight name: the gradient of a sum is the gradient of each of its terms."""
-        return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
-
 
 @dataclass(frozen=True)
 class HeldGate(Held):
@@ -58,13 +54,6 @@ class HeldGate(Held):
     def load(self, weights: dict[str, np.ndarray]) -> None:
         parts: Any = [np.split(weights[name], 4)[self.gate].T for name in self.names]
         self.variable.assign(np.concatenate(parts) if self.transposed else sum(parts))
-
-    def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Zero outside the gate."""
-        width = array.shape[-1]
-        parts = (array[:-width], array[-width:]) if self.transposed else (array, array)
-        pads = ((self.gate * width, (3 - self.gate) * width), (0, 0))[: array.ndim]
-        return {name: np.pad(part.T, pads) for name, part in zip(self.names, parts, strict=True)}
 
 
 def held_by_cell(cell: Any, suffix: str) -> list[Held]:
