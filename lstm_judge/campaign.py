@@ -140,8 +140,10 @@ def _record(configuration: Configuration, folder: Path) -> None:
 def _place(configuration: Configuration) -> str:
     """The device, version and cores of a configuration as text."""
     version = with_version(configuration.runtime, configuration.runtime_version)
-    cores = list(configuration.options.cores)
-    return f"on {configuration.device_name} with {version} on cores {cores}"
+    return (
+        f"on {configuration.device_name} with {version} on cores"
+        f" {list(configuration.options.cores)}"
+    )
 
 
 def load_or_record(  # noqa: PLR0913
@@ -174,7 +176,7 @@ def load_or_record(  # noqa: PLR0913
     no such recordings.
     """
     sources = as_list(data)
-    of_grids = [Grid(**grid) for grid in as_list(grids)]
+    of_grids = (Grid(**grid) for grid in as_list(grids))
     networks = list(dict.fromkeys(itertools.chain(*of_grids, as_list(workloads))))
     choices = [as_list(choice) or [None] for choice in (runtimes, protocols, options or ())]
     if record:
@@ -205,7 +207,8 @@ class System(NamedTuple):
     def has(self, configuration: Configuration) -> bool:
         """Whether it is of this runtime, with these trials and arrivals, precision, graph and
         device."""
-        protocol, options = self.protocol, self.options
+        protocol = self.protocol
+        options = self.options
         if protocol and _TIMING(configuration.protocol) != _TIMING(protocol):
             return False
         if options and _PRECISION(configuration.options) != _PRECISION(options):

@@ -43,9 +43,9 @@ _OF_VENV = ("pip", "setuptools")
 
 #: How pip installs: quietly, without questions, binaries where there are some.
 PIP_INSTALL = (
-    *("install", "--quiet", "--no-input", "--disable-pip-version-check"),
-    *("--progress-bar", "off", "--retries", "2", "--prefer-binary"),
-)
+    "install", "--quiet", "--no-input", "--disable-pip-version-check",
+    "--progress-bar", "off", "--retries", "2", "--prefer-binary",
+)  # fmt: skip
 
 #: Number of latest versions that the message lists if the requested version does not exist.
 LATEST_NAMED = 5

@@ -241,10 +241,10 @@ def headline(replays: Replays) -> str:
 def least(replays: Replays) -> Sequence[str]:
     """Columns of the table that a notebook can do without, the first one first."""
     return (
-        *("closed_longest_run", "closed_p99_us", "replayed_p99_us", "mean_us", "rounds"),
-        *("closed_median_us", "replayed_median_us", "longest_queue", "queued", "deadline_us"),
-        *("closed_p999_us", "replayed_p999_us", "replayed_longest_run", "period_us", "n"),
-    )
+        "closed_longest_run", "closed_p99_us", "replayed_p99_us", "mean_us", "rounds",
+        "closed_median_us", "replayed_median_us", "longest_queue", "queued", "deadline_us",
+        "closed_p999_us", "replayed_p999_us", "replayed_longest_run", "period_us", "n",
+    )  # fmt: skip
 
 
 def _due(replay: Replay) -> str:
@@ -269,8 +269,10 @@ def replay_text(replay: Replay, name: str = "") -> str:
     if not replay.closed.percentiles:
         rows += [row("p99.9", "p999_us"), row("p99", "p99_us"), row("median", "median_us")]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
-    rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
-    rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
+    rows += [
+        (f"above {limit}", *(str(side.misses) for side in sides)),
+        ("longest run above", *(str(side.longest_run) for side in sides)),
+    ]
     return (
         f"{trials}, {_due(replay)}\n"
         f"{table(('us', 'closed', 'at a fixed rate'), rows, indent=2)}\n"

@@ -115,9 +115,13 @@ class Answer:
         for row in self.versions:
             comparison = self.comparisons.get(row["version"])
             plain = NOTHING if comparison is None else comparison.as_dict()
-            compared = columns.row(plain, COMPARED, columns.COMPARISON)
             rows.append(
-                {**shared, **row, "against": self.first if comparison else None, **compared}
+                {
+                    **shared,
+                    **row,
+                    "against": self.first if comparison else None,
+                    **columns.row(plain, COMPARED, columns.COMPARISON),
+                }
             )
         frame = pd.DataFrame(rows, dtype=object)  # whole numbers stay so
         return numeric(frame.drop(columns=["kind", "config_id", "environment"]))

@@ -38,26 +38,44 @@ def record_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""
     add = parser.add_argument
     _workload_argument(parser, "+")
-    ready = "names of implementations, or the word all: those that are ready here; lstm-literature list shows them"
-    add("--implementation", nargs="+", required=True, metavar="NAME", help=ready)
+    add(
+        "--implementation",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="names of implementations, or the word all: those that are ready here; lstm-literature list shows them",
+    )
     add("--mode", choices=MODES, help="mode (default: the first mode of the document)")
     _size_arguments(parser)
     add("--variants", action="store_true", help="all sizes for which the document has results")
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
     add("--warmup", type=int, metavar="N", help="warm-up batches (default: as many per timed batch as in the document)")
-    threads = "threads, one core each (default %(default)s)"
-    add("--threads", type=int, default=Options.threads, metavar="K", help=threads)
+    add(
+        "--threads",
+        type=int,
+        default=Options.threads,
+        metavar="K",
+        help="threads, one core each (default %(default)s)",
+    )
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the implementation supports)")
     _recording_arguments(parser, "seed of weights, batches and recording order", required=True)
 
 
 def _size_arguments(parser: argparse.ArgumentParser) -> None:
     """What `record` and `versions` share."""
-    scale = "fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)"
-    parser.add_argument("--scale", default=LiteratureWorkload.scale, metavar="FRACTION", help=scale)
+    parser.add_argument(
+        "--scale",
+        default=LiteratureWorkload.scale,
+        metavar="FRACTION",
+        help="fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)",
+    )
     for name in SIZES:
-        meaning = f"{FIELDS[name].help}, before scaling (default: the document's)"
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            metavar="N",
+            help=f"{FIELDS[name].help}, before scaling (default: the document's)",
+        )
 
 
 def _workload_argument(parser: argparse.ArgumentParser, number: str) -> None:
@@ -86,12 +104,21 @@ def table_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `table`."""
     add = parser.add_argument
     _workload_argument(parser, "*")
-    coverage = "print for each published time what takes its place in the folders, or why nothing does"
-    add("--coverage", action="store_true", help=coverage)
+    add(
+        "--coverage",
+        action="store_true",
+        help="print for each published time what takes its place in the folders, or why nothing does",
+    )
     add("--implementation", nargs="+", metavar="NAME", help="only these implementations")
     add("--mode", choices=MODES, help="only this mode")
-    out = "folders of recordings to read (of --coverage the default is what ships)"
-    add("--out", type=Path, nargs="+", default=[], metavar="DIR", help=out)
+    add(
+        "--out",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="folders of recordings to read (of --coverage the default is what ships)",
+    )
     common.figure_arguments(parser, "draw the results beside the published ones into this folder")
 
 
@@ -118,8 +145,13 @@ def list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _own_argument(parser: argparse.ArgumentParser) -> None:
-    own = "further implementations: package.module, or package.module:OBJECT"
-    parser.add_argument("--implementation", nargs="+", default=[], metavar="NAME", help=own)
+    parser.add_argument(
+        "--implementation",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further implementations: package.module, or package.module:OBJECT",
+    )
 
 
 def show_list(arguments: argparse.Namespace) -> int:
@@ -155,8 +187,12 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    names = f"workload, with the warm-up and batches of its document: {', '.join(WORKLOADS)}"
-    parser.add_argument("--workload", required=True, metavar="NAME", help=names)
+    parser.add_argument(
+        "--workload",
+        required=True,
+        metavar="NAME",
+        help=f"workload, with the warm-up and batches of its document: {', '.join(WORKLOADS)}",
+    )
     _size_arguments(parser)
     versions.recording_arguments(parser)
 
@@ -174,20 +210,20 @@ def version_workload(arguments: argparse.Namespace) -> tuple[LiteratureWorkload,
     return workload, common.protocol_of(arguments, **own)
 
 
-RECORD_EXAMPLE = (
+RECORD = Parts(
     "lstm-literature record ptb-lm --implementation pytorch-one-call-eager pytorch-fused-eager --mode training"
     " --scale 1/8 --out recordings\n"
-    "  lstm-literature record layer --variants --implementation onnxruntime --out recordings"
+    "  lstm-literature record layer --variants --implementation onnxruntime --out recordings",
+    record_arguments,
+    record,
 )
-
-VERSIONS_EXAMPLE = (
-    "lstm-literature versions tensorflow-cpu 2.20.0 2.21.0 --workload text-classifier --scale 1/8"
-    " --runtime tensorflow-one-call-graph --out versions"
-)
-
-RECORD = Parts(RECORD_EXAMPLE, record_arguments, record)
 PLAN = Parts("lstm-literature plan --out recordings", plan_arguments, plan)
-VERSIONS = Parts(VERSIONS_EXAMPLE, versions_arguments, record_versions)
+VERSIONS = Parts(
+    "lstm-literature versions tensorflow-cpu 2.20.0 2.21.0 --workload text-classifier --scale 1/8"
+    " --runtime tensorflow-one-call-graph --out versions",
+    versions_arguments,
+    record_versions,
+)
 TABLE = Parts("lstm-literature table --coverage --out recordings", table_arguments, table)
 LIST = Parts("lstm-literature list cell ptb-lm", list_arguments, show_list, ("text", "json"))
 
@@ -252,8 +288,7 @@ def _workloads(arguments: argparse.Namespace) -> list[LiteratureWorkload]:
     if sizes and arguments.variants:
         raise UsageError(f"--variants and --{next(iter(sizes))} exclude each other: give one of them")
     found = []
-    for name in dict.fromkeys(arguments.workload):
-        default = find(name)
+    for default in map(find, dict.fromkeys(arguments.workload)):
         found += VARIANTS[default.name] if arguments.variants else [default.variant(**sizes)]
     return found
 
@@ -280,8 +315,7 @@ def _record(arguments: argparse.Namespace, wanted: list[Configuration], named: b
     """Record and print; `named`: one that cannot be recorded here is an error, since the user chose it."""
     pythons = interpreters(wanted, print_progress, optional=not named)
     wanted = [configuration for configuration in wanted if configuration.id in pythons]
-    how = {"seed": arguments.seed, "interpreters": pythons, **sweep_options(arguments)}
-    report = run_sweep(wanted, arguments.out, **how)
+    report = run_sweep(wanted, arguments.out, seed=arguments.seed, interpreters=pythons, **sweep_options(arguments))
     print_progress(str(report))
     if report.stopped:
         return common.stopped(arguments.given)
@@ -302,13 +336,12 @@ def _wanted(arguments: argparse.Namespace, workload: str, implementation: str, m
 
 def _metrics(paths: Sequence[Path], wanted: Callable[[Configuration], bool]) -> metrics.Table:
     """The metrics of the wanted configurations in folders; raises `UsageError` if there are none."""
-    command = "lstm-literature record WORKLOAD --implementation NAME"
-    found = metrics.table(
-        item
-        for folder in paths
-        for item in folders.read_many(folder, command=command)
-        if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration)
-    )
+    items = []
+    for folder in paths:
+        for item in folders.read_many(folder, command="lstm-literature record WORKLOAD --implementation NAME"):
+            if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration):
+                items.append(item)
+    found = metrics.table(items)
     if not found:
         raise UsageError(f"{listed(paths)} has no matching recording of a literature workload")
     return found

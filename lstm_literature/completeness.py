@@ -24,14 +24,6 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.libraries import pd
 
-#: The columns with their values where nothing takes the place of a published system.
-_COLUMNS = {
-    **dict.fromkeys(("document", "source", "system", "workload", "label", "mode", "device"), ""),
-    **{"published": None, "printed": "", "unit": "", "implementation": "", "today": None, "device_today": ""},
-    **{"hardware": "", "framework_version": "", "scale": "", "n": None, "document_n": None, "reason": ""},
-    **{"threads": None, "document_threads": None, "marks": "", "doubt": ""},
-}
-
 #: Mark -> whether a recording has it, given the published row. Times drift if they change by more than is a tie.
 MARKS = {
     "scaled": lambda item, row: item.scale != LiteratureWorkload.scale,
@@ -49,13 +41,31 @@ _NUMBERS = {
     **dict.fromkeys(("n", "document_n", "threads", "document_threads"), int),
 }
 
+#: The columns with their values where nothing takes the place of a published system.
+_COLUMNS = dict.fromkeys(
+    (
+        "document", "source", "system", "workload", "label", "mode", "device", "published", "printed", "unit",
+        "implementation", "today", "device_today", "hardware", "framework_version", "scale", "n", "document_n",
+        "reason", "threads", "document_threads", "marks", "doubt",
+    ),
+    "",
+) | dict.fromkeys(_NUMBERS)  # fmt: skip
+
 #: Columns of a table in a notebook.
 IN_NOTEBOOKS = ("system", "workload", "published", "implementation", "today", "scale", "n", "marks")
 
 #: Document 003: its times are means of networks that `lstm_trt` records, not of workloads of this package.
-_QUESTIONS = {**dict.fromkeys(("document", "source"), "003"), "system": "TensorRT", "label": "stacked LSTMs"}
-_QUESTIONS |= {"mode": "forward", "device": "gpu", "printed": "means", "unit": "ms"}
-_QUESTIONS |= {"reason": "notebooks 01 to 04 show them beside recordings, notebook 05 answers its questions"}
+_QUESTIONS = {
+    "document": "003",
+    "source": "003",
+    "system": "TensorRT",
+    "label": "stacked LSTMs",
+    "mode": "forward",
+    "device": "gpu",
+    "printed": "means",
+    "unit": "ms",
+    "reason": "notebooks 01 to 04 show them beside recordings, notebook 05 answers its questions",
+}
 
 
 class Coverage(metrics.Table):
@@ -70,22 +80,20 @@ class Coverage(metrics.Table):
 
     def __str__(self) -> str:
         """One table per document; a row without a recording ends with the reason."""
-        drop = ("n", "threads", "version", "on", "scale")
-        tables = [
-            "\n".join([title, numbers.table(header, cells, drop=drop), *doubts])
-            for title, header, cells, doubts in self._blocks()
-        ]
+        tables = []
+        for title, header, cells, doubts in self._blocks():
+            table = numbers.table(header, cells, drop=("n", "threads", "version", "on", "scale"))
+            tables.append("\n".join([title, table, *doubts]))
         return "\n\n".join(tables)
 
     def _repr_html_(self) -> str:
         """The columns `IN_NOTEBOOKS` in Jupyter; a reason goes across the columns that it takes the place of."""
         lines = []
         for title, header, cells, doubts in self._blocks():
-            rows = [_html_row(header, row) for row in cells]
             lines += [
                 f"<p>{escape(title)}</p>",
                 f"<table><thead>{_html_row(header, header)}</thead>",
-                *rows,
+                *(_html_row(header, row) for row in cells),
                 "</table>",
             ]
             lines += [f"<p>{escape(doubt)}</p>" for doubt in doubts]
@@ -125,7 +133,7 @@ def _html_row(header: list[str], row: list[str]) -> str:
 
 
 def _cells(row: Any, again: bool) -> list[str]:
-    printed = row.printed + " ?" * bool(row.doubt)
+    printed = row.printed + (" ?" if row.doubt else "")
     names = ["" if again else row.system, row.label, row.device, printed, row.implementation or "-"]
     if row.today is None:
         return [*names, row.reason]
@@ -161,13 +169,27 @@ def _rows(document: str, row: Any, leading: list) -> list[dict]:
     """One row per successor of a published row's implementation."""
     workload = next(variant for variant in VARIANTS[published.as_there(row)] if published.matches(row, variant))
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
-    printed += f" (printed {row.published_value})" if row.corrected else ""
+    if row.corrected:
+        printed += f" (printed {row.published_value})"
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
-    common = {name: getattr(row, name) for name in ("source", "mode", "device", "unit", "doubt")}
-    common |= {"document": document, "system": sides.printed_title(row), "label": label}
-    common |= {"workload": workload.name, "published": row.value, "printed": printed, "document_threads": row.threads}
-    successors = sides.successors_of(row.implementation)
-    return [{**common, "implementation": name, **_today(row, workload, name, leading)} for name in successors]
+    common = {
+        "document": document,
+        "source": row.source,
+        "system": sides.printed_title(row),
+        "workload": workload.name,
+        "label": label,
+        "mode": row.mode,
+        "device": row.device,
+        "published": row.value,
+        "printed": printed,
+        "unit": row.unit,
+        "document_threads": row.threads,
+        "doubt": row.doubt,
+    }
+    return [
+        {**common, "implementation": name, **_today(row, workload, name, leading)}
+        for name in sides.successors_of(row.implementation)
+    ]
 
 
 def _today(row: Any, workload: LiteratureWorkload, name: str, leading: list) -> dict:
@@ -185,8 +207,12 @@ def _today(row: Any, workload: LiteratureWorkload, name: str, leading: list) -> 
         return {"reason": f"failed at scale {item.scale}: {item.reason}"}
     kept = ("hardware", "framework_version", "scale", "n", "document_n", "threads")
     same = {field: getattr(item, field) for field in kept}
-    marks = ", ".join(mark for mark, has in MARKS.items() if has(item, row))
-    return {"today": item.value, "device_today": item.device, **same, "marks": marks}
+    return {
+        "today": item.value,
+        "device_today": item.device,
+        **same,
+        "marks": ", ".join(mark for mark, has in MARKS.items() if has(item, row)),
+    }
 
 
 def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:

@@ -36,7 +36,8 @@ def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
     dense: dict[str, tuple[int, ...]] = {}
     if workload.head != "none":
         dense = {"dense.weight": (workload.outputs, workload.width)}
-        dense |= {"dense.bias": (workload.outputs,)} if workload.head_bias else {}
+        if workload.head_bias:
+            dense["dense.bias"] = (workload.outputs,)
     return {**embedding, **lstm_weight_shapes(workload.shape), **dense}
 
 

@@ -27,8 +27,10 @@ from lstm_trt.store.schema import Failure, Recording
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 
 #: Columns by which the rows are sorted.
-_ORDER = ("source", "workload", "mode", "hidden", "layers", "sequence", "batch", "scale", "implementation", "threads")
-_ORDER += ("round",)
+_ORDER = (
+    "source", "workload", "mode", "hidden", "layers", "sequence", "batch", "scale", "implementation", "threads",
+    "round",
+)  # fmt: skip
 
 #: Main statistic of each document; a failure's reason is in its row.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}
@@ -102,13 +104,21 @@ def table(items: Iterable[Recording | Failure]) -> Table:
         good = isinstance(item, Recording)
         statistic, unit = LEADING[workload.document]
         figures = _figures(item, workload) if good else {statistic: (None, unit)}
-        state = {"status": "ok" if good else "failed", "reason": "" if good else reason(item)}
-        state |= {"detail": "" if good else item.reason, "n": len(item.timed_ns) if good else 0}
-        origin = {"document_n": workload.batches, "round": item.round, "drift": _drift(item.timed_ns) if good else None}
-        origin |= {"machine": item.provenance.get("machine_fingerprint"), "config_id": item.configuration.id}
+        if good:
+            state = {"status": "ok", "reason": "", "detail": "", "n": len(item.timed_ns)}
+        else:
+            state = {"status": "failed", "reason": reason(item), "detail": item.reason, "n": 0}
+        origin = {
+            "document_n": workload.batches,
+            "round": item.round,
+            "drift": _drift(item.timed_ns) if good else None,
+            "machine": item.provenance.get("machine_fingerprint"),
+            "config_id": item.configuration.id,
+        }
+        network = _network(item)
         for statistic, (value, unit) in figures.items():
             figure = {"statistic": statistic, "value": value, "unit": unit}
-            found.append({**_network(item), **figure, **state, **origin, "seconds": seconds(value, unit)})
+            found.append({**network, **figure, **state, **origin, "seconds": seconds(value, unit)})
     found.sort(key=itemgetter(*_ORDER))
     return Table(pd.DataFrame(found, dtype=object))
 
@@ -129,10 +139,14 @@ def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tu
     For document 004 also its checks: first and last loss, and the loop's time divided by the sum of its batches.
     """
     figures = document_statistics(workload.document, recording.timed_ns, workload.batch)
-    losses, check = recording.provenance.get("losses"), recording.provenance.get("self_check", {})
+    losses = recording.provenance.get("losses")
+    check = recording.provenance.get("self_check", {})
     if workload.document == "004" and losses and check.get("batches_ns"):
-        figures |= {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
-        figures["loop_over_batches"] = (check["batches_loop_ns"] / check["batches_ns"], "ratio")
+        figures |= {
+            "loss_first": (losses[0], "loss"),
+            "loss_last": (losses[-1], "loss"),
+            "loop_over_batches": (check["batches_loop_ns"] / check["batches_ns"], "ratio"),
+        }
     figures["parameters"] = (workload.parameters, "count")
     costs = recording.provenance.get("costs_s", {})
     return figures | {name.removesuffix("_s"): (costs[name], "s") for name in COSTS if name in costs}
@@ -151,7 +165,9 @@ def reason(failure: Failure) -> str:
 
 def _network(item: Recording | Failure) -> dict:
     """The columns before the figure."""
-    configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
+    configuration = item.configuration
+    workload = configuration.workload
+    options = configuration.options
     base = base_of(workload)
     title, framework = implementations.title_and_framework(configuration.runtime)
     # As recorded; a failure may lack it.
@@ -193,8 +209,10 @@ def _line(recording: list, statistics: list[str]) -> list[str]:
     """The cells of one recording; for a failure its reason in place of the figures."""
     first = recording[0]
     name = first.implementation
-    name += f" x{first.threads}" if first.threads > 1 else ""
-    name += f" r{first.round}" if first.round else ""
+    if first.threads > 1:
+        name += f" x{first.threads}"
+    if first.round:
+        name += f" r{first.round}"
     cells = [first.label, first.scale, first.mode, name]
     if first.status != "ok":
         detail = "" if first.detail == first.reason else f" ({first.detail})"

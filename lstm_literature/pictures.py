@@ -29,7 +29,8 @@ from lstm_literature.workloads import TEXT, VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 
-ROW_IN, HEAD_IN = 0.21, 0.62
+ROW_IN = 0.21
+HEAD_IN = 0.62
 
 #: Colour of frameworks in documents that have no implementation in this package.
 OTHER = "0.55"
@@ -64,13 +65,14 @@ def run_look(mode: str, scaled: bool) -> dict:
 def run_handles(runs: Iterable[tuple[str, bool]]) -> list[Line2D]:
     """Legend entries for the markers of runs: (mode, scaled)."""
     return [
-        style.entry(MODE_TITLES[mode] + ", scaled down" * scaled, color=GREY, **run_look(mode, scaled))
+        style.entry(MODE_TITLES[mode] + (", scaled down" if scaled else ""), color=GREY, **run_look(mode, scaled))
         for mode, scaled in sorted(set(runs))
     ]
 
 
 #: Panels, and rows in all of them, of one figure of `bars`.
-MOST_PANELS, MOST_ROWS = style.MOST_ROWS, 40
+MOST_PANELS = style.MOST_ROWS
+MOST_ROWS = 40
 
 
 def pages(sides: Sequence[Side]) -> list[list[Side]]:
@@ -84,20 +86,21 @@ def pages(sides: Sequence[Side]) -> list[list[Side]]:
     return parts
 
 
-def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
+def bars(sides: Sequence[Side], title: str) -> Picture:
     """One panel per side, fastest first; times per batch in ms as dots on log axes, which have no zero for bars.
 
-    Of more than four sides four are drawn, which the notes state; `pages` gives the parts for several figures. Raises
+    Of more than four sides four are drawn, which a note states; `pages` gives the parts for several figures. Raises
     `UsageError` if no side has an entry.
     """
     every = [side for side in sides if side.entries]
     if not every:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     sides = style.spread(every, MOST_PANELS)
-    notes = [*notes, f"{len(sides)} of {len(every)} panels are shown." if len(sides) < len(every) else ""]
+    notes = [source_text([side]) for side in sides]
+    if len(sides) < len(every):
+        notes.append(f"{len(sides)} of {len(every)} panels are shown.")
     heights = [HEAD_IN + max(style.PANEL_IN + 0.15, ROW_IN * len(side.entries)) for side in sides]
-    lines = [source_text([side]) for side in sides]
-    with style.figure(title, [*lines, *notes], sum(heights) + 0.25, summary=_fastest(sides)) as (picture, body):
+    with style.figure(title, notes, sum(heights) + 0.25, summary=_fastest(sides)) as (picture, body):
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
         for ax, side in zip(axes, sides, strict=True):
             _panel(ax, side)
@@ -123,18 +126,22 @@ def costs(rows: Sequence, title: str) -> Picture:
     if not found:
         raise UsageError("these recordings contain no costs (export, tuning, build)")
     found.sort(key=lambda row: row.value)
-    shortest, longest = found[0], found[-1]
+    longest = found[-1]
     titles = list({row.title: row for row in reversed(found)})[::-1]  # by the longest of each
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
     hardware = listed(dict.fromkeys(str(row.hardware) for row in found))
-    notes = [f"One marker per recording on {hardware}; all workloads and sizes."]
-    with style.figure(title, notes, 1.3 + ROW_IN * len(titles), summary=summary) as (picture, body):
+    with style.figure(
+        title,
+        [f"One marker per recording on {hardware}; all workloads and sizes."],
+        1.3 + ROW_IN * len(titles),
+        summary=summary,
+    ) as (picture, body):
         ax = body.subplots()
         colors = dict(zip(kinds, style.kind_colors(len(kinds)), strict=True))
         runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
         for row, run in zip(found, runs, strict=True):
             ax.plot([row.value], [titles.index(row.title)], color=colors[row.statistic], alpha=0.8, **run_look(*run))
-        _rows(ax, titles, shortest.value / 1.5, longest.value * 1.5)
+        _rows(ax, titles, found[0].value / 1.5, longest.value * 1.5)
         ax.set_xlabel("time [s] (log)")
         shown = {row.statistic for row in found}
         handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
@@ -155,7 +162,8 @@ def _panel(ax: Axes, side: Side) -> None:
     rest = [entry for entry in side.entries if entry.seconds is None]
     entries = [*ranked, *sorted(rest, key=lambda entry: (entry.status == "empty", entry.title))]
     times_ms = _times_ms([side])
-    low, high = min(times_ms) / 2.2, max(times_ms) * 1.15
+    low = min(times_ms) / 2.2
+    high = max(times_ms) * 1.15
     reach = high * (high / low) ** 0.32  # space for the label of the longest time
     _rows(ax, [entry.title for entry in entries], low, reach)
     for place, entry in enumerate(entries):
@@ -164,7 +172,7 @@ def _panel(ax: Axes, side: Side) -> None:
             continue
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
-        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}" + " ?" * bool(entry.doubt)
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}{' ?' if entry.doubt else ''}"
         style.beside(ax, text, (time_ms, place), (8, 0), size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
@@ -187,8 +195,15 @@ def _missing(ax: Axes, place: int, entry: SideEntry, low: float) -> None:
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
     if failed:
         ax.plot([low * (ax.get_xlim()[1] / low) ** 0.015], [place], color="#a22", **style.FAILED)
-    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "bbox": style.BACKGROUND}
-    style.beside(ax, _cut(text, 75), (low, place), (18 if failed else 4, 0), **look)
+    style.beside(
+        ax,
+        _cut(text, 75),
+        (low, place),
+        (18 if failed else 4, 0),
+        color="#a22" if failed else "0.45",
+        size=8.5,
+        bbox=style.BACKGROUND,
+    )
 
 
 #: Families that are drawn over a size: workload -> (field, axis label).
@@ -216,7 +231,8 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
 
 def _of_workload(rows: Sequence, name: str, mode: str) -> dict[str, Callable[[], Picture]]:
     """Name -> what draws it: the figures of one workload in one mode."""
-    key, title = f"literature-{name}-{mode}", MODE_TITLES[mode]
+    key = f"literature-{name}-{mode}"
+    title = MODE_TITLES[mode]
     printed = published.of(VARIANTS[name][0].document)
     found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
     if name == "layer":
@@ -253,9 +269,7 @@ STRIP = 0.16
 SHORT = {"out of mem": "mem", "didn't run": "no run", "recursion depth": "recursion", "stack overflow": "stack"}
 
 
-def over_size(
-    then: Mapping[int, Side], now: Mapping[int, Side], axis: str, title: str, notes: Sequence[str] = ()
-) -> Picture:
+def over_size(then: Mapping[int, Side], now: Mapping[int, Side], axis: str, title: str) -> Picture:
     """Time per batch in ms over a size, one line per implementation; `then` and `now`: size -> side.
 
     The legend gives each line's growth: its time at the largest size divided by that at the
@@ -267,10 +281,10 @@ def over_size(
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     sizes = sorted({size for sides in panels for size in sides})
     most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
-    lines = [source_text(list(sides.values())) for sides in panels]
+    notes = [source_text(list(sides.values())) for sides in panels]
     largest = [sides[max(sides)] for sides in panels]
     summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
-    with style.figure(title, [*lines, *notes], 3.4 + 0.185 * most, summary=summary) as (picture, body):
+    with style.figure(title, notes, 3.4 + 0.185 * most, summary=summary) as (picture, body):
         for part, sides in zip(body.subfigures(1, len(panels), squeeze=False)[0], panels, strict=True):
             ax = part.subplots()
             _size_panel(ax, sides, sizes)
@@ -285,13 +299,15 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
     for title, look in looks.items():
         found = {size: entry for size, side in sides.items() for entry in side.entries if entry.title == title}
         times = {size: 1e3 * entry.seconds for size, entry in sorted(found.items()) if entry.seconds is not None}
-        doubt = " ?" * any(entry.doubt for entry in found.values())
-        label = f"{title}: {_growth(times)}{doubt}"
+        label = f"{title}: {_growth(times)}"
+        if any(entry.doubt for entry in found.values()):
+            label += " ?"
         ax.plot(list(times), list(times.values()), label=label, markersize=4.5, linewidth=1.3, **look)
     failed = {size: side.failed for size, side in sides.items() if side.failed}
     strip = STRIP if failed else 0
     times_ms = _times_ms(sides.values())
-    low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
+    low = min(times_ms) / 1.3
+    high = max(times_ms) * 1.3
     style.log_axis(ax.yaxis, low, high)
     ax.set_ylim(low, high * (high / low) ** (strip / (1 - strip)))
     style.size_axis(ax, sizes, True)
@@ -306,8 +322,15 @@ def _failures(ax: Axes, failed: Mapping[int, Sequence[SideEntry]]) -> None:
     for size, entries in failed.items():
         reasons = Counter(SHORT.get(entry.reason, "failed") for entry in entries)
         text = "\n".join(f"{reason} {count}" for reason, count in reasons.items())
-        place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
-        ax.annotate("✕ " + text, (size, 0.99), **place)
+        ax.annotate(
+            f"✕ {text}",
+            (size, 0.99),
+            xycoords=ax.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            size=8,
+            color="#a22",
+        )
 
 
 def _growth(times: Mapping[int, float]) -> str:
@@ -330,8 +353,11 @@ def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
     looks = {}
     for title, color in colors.items():
         used = sum(look["color"] == color for look in looks.values())
-        marker = style.MARKERS[used % len(style.MARKERS)]
-        looks[title] = {"color": color, "marker": marker, "linestyle": style.DASHES[used % len(style.DASHES)]}
+        looks[title] = {
+            "color": color,
+            "marker": style.MARKERS[used % len(style.MARKERS)],
+            "linestyle": style.DASHES[used % len(style.DASHES)],
+        }
     return looks
 
 
@@ -377,5 +403,13 @@ def _table_row(ax: Axes, place: int, sides: Mapping[str, Side | None], looks: Ma
                 failed.append(f"{entry.title.removesuffix(', eager')}{where}: {entry.reason}")
     if failed:
         text = f"✕ {len(failed)} failed, {failed[0]}" if len(failed) > 1 else f"✕ {failed[0]}"
-        look = {"size": 8, "color": "#a22", "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-        style.beside(ax, _cut(text, 62), (0, place), (3, 0), **look)
+        style.beside(
+            ax,
+            _cut(text, 62),
+            (0, place),
+            (3, 0),
+            size=8,
+            color="#a22",
+            bbox=style.BACKGROUND,
+            xycoords=ax.get_yaxis_transform(),
+        )

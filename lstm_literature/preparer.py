@@ -63,9 +63,10 @@ class LiteraturePreparer(Preparer):
         return {"gate_seed": seed}
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
-        workload, seed = configuration.workload, configuration.protocol.seed
-        inputs, weights = make_batch(workload, seed).by_name(), make_weights(workload, seed)
-        return Request(workload, configuration.options, inputs, weights, mode=configuration.mode)
+        workload = configuration.workload
+        seed = configuration.protocol.seed
+        inputs = make_batch(workload, seed).by_name()
+        return Request(workload, configuration.options, inputs, make_weights(workload, seed), mode=configuration.mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         seed = reference["gate_seed"]
@@ -73,8 +74,15 @@ class LiteraturePreparer(Preparer):
         inputs = make_batch(configuration.workload, seed).by_name()
         if configuration.mode != "training":
             return Gate((inputs,), {"outputs": expected}, seed)
-        how = {"bound": LOSS_BOUND, "of": "first loss", "repeatable": False}  # a step updates the weights
-        return Gate((inputs,), {"loss": expected}, seed, answers=lambda step: {"loss": np.array([step.loss()])}, **how)
+        return Gate(
+            (inputs,),
+            {"loss": expected},
+            seed,
+            answers=lambda step: {"loss": np.array([step.loss()])},
+            bound=LOSS_BOUND,
+            of="first loss",
+            repeatable=False,  # a step updates the weights
+        )
 
     def observer(self, step: PreparedStep, configuration: Configuration) -> Observer:
         return TrainingObserver(step) if configuration.mode == "training" else Observer()
@@ -105,10 +113,10 @@ def availability(name: str, device: str | None = None) -> Availability:
     return runtime_availability(PREPARER, name, device)
 
 
-def reason(name: str, workload: LiteratureWorkload, mode: str, device: str | None = None) -> str | None:
+def reason(name: str, workload: LiteratureWorkload, mode: str) -> str | None:
     """Why an implementation does not support this; None if it does, ready or not. Raises `UsageError` for others."""
     implementation = implementations.load_implementation(name)
-    return implementation.supports(workload, mode, device or implementation.DEVICES[0])
+    return implementation.supports(workload, mode, implementation.DEVICES[0])
 
 
 def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
@@ -140,7 +148,8 @@ def interpreters(
     for configuration in configurations:
         groups.setdefault(configuration.runtime, []).append(configuration)
     for name, group in groups.items():
-        interpreter, pins = None, getattr(implementations.load_implementation(name), "ENVIRONMENT", ())
+        interpreter = None
+        pins = getattr(implementations.load_implementation(name), "ENVIRONMENT", ())
         if pins:
             library, version = pins[0].split("==")
             try:
@@ -190,5 +199,4 @@ def describe_benchmark(
     mode = mode or workload.modes[0]
     if refusal := implementations.mode_reason(workload, mode):
         raise UsageError(refusal)
-    protocol = protocol_of(workload, batches, warmup, seed)
-    return describe(workload.scaled(scale), implementation, protocol, options, mode)
+    return describe(workload.scaled(scale), implementation, protocol_of(workload, batches, warmup, seed), options, mode)

@@ -105,8 +105,7 @@ def read_document(document: str) -> pd.DataFrame:
     kinds = {**dict.fromkeys((*SIZES, "threads"), int), "value": float}
     found = read_table(FOLDER / f"{DOCUMENTS[document]}.csv", kinds)
     found["corrected"] = found["corrected"] == "true"
-    times = map(seconds, found["value"], found["unit"])
-    return found.assign(seconds=pd.Series(list(times), dtype=object))
+    return found.assign(seconds=pd.Series(list(map(seconds, found["value"], found["unit"])), dtype=object))
 
 
 def read_table(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> pd.DataFrame:

@@ -176,10 +176,19 @@ class ScheduledRecording:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        workload, own = self.workload, ("mode", "implementation", "batches", "warmup", "recorded")
-        row = {"workload": workload.label, "scale": workload.scale, **{name: getattr(self, name) for name in own}}
-        row |= {"document_batches": workload.batches, "estimate_s": self.estimate_s}
-        return row | {"config_id": self.configuration and self.configuration.id, "reason": self.reason}
+        return {
+            "workload": self.workload.label,
+            "scale": self.workload.scale,
+            "mode": self.mode,
+            "implementation": self.implementation,
+            "batches": self.batches,
+            "warmup": self.warmup,
+            "recorded": self.recorded,
+            "document_batches": self.workload.batches,
+            "estimate_s": self.estimate_s,
+            "config_id": self.configuration and self.configuration.id,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -208,8 +217,11 @@ class Schedule:
     def as_dict(self) -> dict:
         """JSON values."""
         parts = {"": self, "here_": self.ready, "left_": self.left}
-        totals = {f"estimate_{name}s": part.total_s for name, part in parts.items()}
-        return {"rows": [entry.as_dict() for entry in self.entries], **totals, "time_limit_s": TIME_LIMIT_S}
+        return {
+            "rows": [entry.as_dict() for entry in self.entries],
+            **{f"estimate_{name}s": part.total_s for name, part in parts.items()},
+            "time_limit_s": TIME_LIMIT_S,
+        }
 
     def __str__(self) -> str:
         """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""
@@ -217,9 +229,12 @@ class Schedule:
         rows = [_cells(entry) for entry in self.entries]
         lines = table(header, rows, right=header[4:], left=header[:4], drop=("warm-up", "batches", "mode")).split("\n")
         for number, entry in enumerate(self.entries, 1):
-            lines[number] += "  recorded" if entry.recorded else ""
-            lines[number] += "" if entry.configuration else f"  cannot be recorded: {entry.reason}"
-        ready, left = self.ready, self.left
+            if entry.recorded:
+                lines[number] += "  recorded"
+            if not entry.configuration:
+                lines[number] += f"  cannot be recorded: {entry.reason}"
+        ready = self.ready
+        left = self.left
         total = f"{len(ready.entries)} of {count(len(rows), 'row')} can be recorded on this machine"
         if len(left.entries) < len(ready.entries):
             total += f"; {len(left.entries)} of them are not recorded yet"
@@ -236,8 +251,9 @@ def _cells(entry: ScheduledRecording) -> list[str]:
     workload = entry.workload
     batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
     estimate = "-" if entry.estimate_s is None else f"{math.ceil(entry.estimate_s)} s"
-    names = [workload.label, workload.scale, entry.mode, entry.implementation]
-    return [*names, str(entry.warmup), batches, estimate]
+    return [
+        workload.label, workload.scale, entry.mode, entry.implementation, str(entry.warmup), batches, estimate
+    ]  # fmt: skip
 
 
 def plan(more: Sequence[str] = (), recorded: Collection[str] = ()) -> Schedule:
@@ -258,7 +274,8 @@ def plan(more: Sequence[str] = (), recorded: Collection[str] = ()) -> Schedule:
 def _entry(workload: LiteratureWorkload, name: str, block: Part, recorded: Collection[str]) -> ScheduledRecording:
     batches, warmup = batches_of(workload, name, block.mode, block.seconds)
     estimate = estimate_s(workload, name, block.mode, batches + warmup)
-    configuration, reason = None, ""
+    configuration = None
+    reason = ""
     try:
         configuration = describe_benchmark(workload, name, block.mode, batches=batches, warmup=warmup)
     except RuntimeUnavailable as error:
@@ -290,6 +307,7 @@ def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> Any:
 
 def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -> float | None:
     """Estimate for a row with `steps` batches, including warm-up; None for an implementation without rates."""
-    rates, step = _rates(name, mode), step_ms(workload, name, mode)
+    rates = _rates(name, mode)
+    step = step_ms(workload, name, mode)
     more = 2 if mode == "forward" else 3
     return rates and rates.measured * (rates.start_s + rates.building_s(workload) + (steps + more) * step / 1e3)

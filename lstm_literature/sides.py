@@ -142,7 +142,8 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
     names = dict.fromkeys(row.implementation for row in found)
     found = [chosen([row for row in found if row.implementation == name]) for name in names]
     entries = tuple(_entry(row, row.title) for row in found)
-    first, whole = found[0], found[0].scale == "1"
+    first = found[0]
+    whole = first.scale == "1"
     size = f"batch {first.batch}, sequence {first.sequence}"
     size += ", as in the document" if whole else f", {first.scale} of the document's size"
     machine = f"{first.hardware}, {count(first.threads, 'thread')}"
@@ -152,18 +153,29 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
 
 def _entry(row: Any, title: str) -> SideEntry:
     version = f"{row.framework} {row.framework_version}".strip() if row.framework else ""
-    doubt, n = getattr(row, "doubt", ""), getattr(row, "n", 0)
-    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason, doubt, version, n)
+    return SideEntry(
+        row.implementation,
+        title,
+        row.seconds,
+        row.status,
+        row.reason,
+        getattr(row, "doubt", ""),
+        version,
+        getattr(row, "n", 0),
+    )
 
 
 def is_of(row: Any, workload: LiteratureWorkload, mode: str, name: str = "") -> bool:
     """Whether a recording, of any scale, belongs to the unscaled `workload`, or to the one of the same sizes with the
     name."""
     # A row whose sizes are no variant of the document has no published sizes; compare its own.
-    batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
-    sizes = (batch, sequence, row.features, row.hidden, row.layers)
-    wanted = (workload.batch, workload.sequence, workload.features, workload.hidden, workload.layers)
-    return (row.workload, row.mode, sizes) == (name or workload.name, mode, wanted)
+    return (
+        row.workload == (name or workload.name)
+        and row.mode == mode
+        and (row.published_batch or row.batch) == workload.batch
+        and (row.published_sequence or row.sequence) == workload.sequence
+        and all(getattr(row, size) == getattr(workload, size) for size in ("features", "hidden", "layers"))
+    )
 
 
 def chosen(rows: Sequence) -> Any:
@@ -280,8 +292,10 @@ class ThenAndNow:
         """How many times as fast as the slowest the fastest was and is, and how many pairs have changed their order."""
         then, now = self.both
         if len(then.entries) < 2:
-            common = count(len(then.entries), "implementation")
-            return f"{self.what}: {then.name} and {now.name} have {common} in common; a ratio needs two."
+            return (
+                f"{self.what}: {then.name} and {now.name} have {count(len(then.entries), 'implementation')} in common;"
+                " a ratio needs two."
+            )
         pairs = [f"{len(found)} {name}" for name, found in self._pairs.items() if found]
         ratios = f"then {_ratio_text(then, 'was')}; now {_ratio_text(now, 'is')}"
         return f"{self.what}: {ratios}. Pairs: {', '.join(pairs)}."
@@ -304,7 +318,9 @@ class ThenAndNow:
         pairs = self._pairs[REVERSE]
         if not pairs:
             return self.sentence
-        named = pairs[:MOST_PAIRS] + ["and others"] * (len(pairs) > MOST_PAIRS)
+        named = pairs[:MOST_PAIRS]
+        if len(pairs) > MOST_PAIRS:
+            named.append("and others")
         sides = f"Faster in {self.then.name}, slower in the recordings of {self.now.name}"
         return f"{self.sentence}\n{sides}: {'; '.join(named)}."
 
@@ -332,8 +348,11 @@ def _beside(what: str, then: Side, now: Side) -> ThenAndNow:
 
 def _ratio_text(side: Side, verb: str) -> str:
     """How many times as fast as its slowest entry its fastest one is, and on what."""
-    fast, slow = (entry.title + " (doubtful)" * bool(entry.doubt) for entry in (side.ranked[0], side.ranked[-1]))
+    fast, slow = (
+        f"{entry.title} (doubtful)" if entry.doubt else entry.title for entry in (side.ranked[0], side.ranked[-1])
+    )
     if len(side.ranked) > 2:
-        fast, slow = f"the fastest of {len(side.ranked)}, {fast},", f"the slowest, {slow}"
+        fast = f"the fastest of {len(side.ranked)}, {fast},"
+        slow = f"the slowest, {slow}"
     ratio = multiple(side.ratio(side.ranked[-1]), "")
     return f"{fast} {verb} {ratio} times as fast as {slow} ({side.machine}; {side.size})"

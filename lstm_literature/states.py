@@ -82,8 +82,10 @@ class Listing:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        states = {name: asdict(row) for name, row in self.implementations.items()}
-        return {"workloads": [self._plain(workload) for workload in self.workloads], "implementations": states}
+        return {
+            "workloads": [self._plain(workload) for workload in self.workloads],
+            "implementations": {name: asdict(row) for name, row in self.implementations.items()},
+        }
 
     def _plain(self, workload: LiteratureWorkload) -> dict:
         def described(variant: LiteratureWorkload, *more: str) -> dict:
@@ -125,5 +127,6 @@ def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
     `more`: further implementations, by module name with a dot. Raises `UsageError` for an unknown workload; an
     implementation that cannot be loaded is listed as not ready.
     """
-    workloads = tuple(find(name) for name in names or WORKLOADS)
-    return Listing(workloads, {name: row_of(name) for name in implementations.names(more)})
+    return Listing(
+        tuple(find(name) for name in names or WORKLOADS), {name: row_of(name) for name in implementations.names(more)}
+    )

@@ -24,7 +24,8 @@ class TrainingObserver(Observer):
 
     def __init__(self, step: Any) -> None:
         step.step()
-        self._step, self._losses = step, [float(step.loss())]
+        self._step = step
+        self._losses = [float(step.loss())]
 
     def block(self, done: int) -> None:
         if done:

@@ -33,7 +33,7 @@ LOSSES = (None, "cross-entropy", "ctc")
 OPTIMIZERS = (None, "sgd", "adam")
 
 #: Document 002's workload, and as its programs that differ from it have it.
-TEXT = ("text-classifier", *(f"text-classifier-{name}" for name in ("tensorflow", "mxnet", "torch7")))
+TEXT = ("text-classifier", "text-classifier-tensorflow", "text-classifier-mxnet", "text-classifier-torch7")
 
 #: Sizes that `variant` may change, by family.
 FAMILIES = {
@@ -108,10 +108,13 @@ class LiteratureWorkload(Workload):
         """Unique among the documents' workloads, with the scale: `layer-128x8x32`, `ptb-lm@1/8`."""
         label = self.name
         if self.name == "layer":
-            label += f"-{self.batch}x{self.sequence}x{self.hidden}" + (f"-l{self.layers}" if self.layers > 1 else "")
+            label += f"-{self.batch}x{self.sequence}x{self.hidden}"
+            if self.layers > 1:
+                label += f"-l{self.layers}"
         elif self.name == "stack":
             label += f"-{self.features}x{self.hidden}x{self.sequence}x{self.layers}"
-            label += f"-b{self.batch}" if self.batch > 1 else ""
+            if self.batch > 1:
+                label += f"-b{self.batch}"
         elif self.name in TEXT:
             label += f"-h{self.hidden}"
         return label if self.scale == "1" else f"{label}@{self.scale}"
@@ -119,12 +122,16 @@ class LiteratureWorkload(Workload):
     @property
     def sizes(self) -> str:
         """All sizes, in the notation of the published tables."""
-        text = f"layers {self.layers}" + (" bidirectional" if self.directions == 2 else "")
+        text = f"layers {self.layers}"
+        if self.directions == 2:
+            text += " bidirectional"
         text += f" hidden {self.hidden} input {self.features} sequence {self.sequence} batch {self.batch}"
         for name in ("vocabulary", "outputs", "labels"):
-            text += f" {name} {getattr(self, name)}" if getattr(self, name) else ""
-        text += f" lengths {self.lengths[0]} to {self.lengths[1]}" if self.lengths else ""
-        return text + " at equal distances" * self.even_lengths
+            if getattr(self, name):
+                text += f" {name} {getattr(self, name)}"
+        if self.lengths:
+            text += f" lengths {self.lengths[0]} to {self.lengths[1]}"
+        return f"{text} at equal distances" if self.even_lengths else text
 
     @property
     def shape(self) -> LstmShape:
@@ -230,27 +237,41 @@ class LiteratureWorkload(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         """Flags of `versions`: the name, sizes that differ from the default variant's, and the scale."""
-        flags, whole = {"--workload": (self.name,)}, base_of(self)
+        flags = {"--workload": (self.name,)}
+        whole = base_of(self)
         for name in FAMILIES.get(self.name, ()):
             size = getattr(whole or self, name)
             if whole is None and name in ("batch", "sequence"):
                 size = math.ceil(size / Fraction(self.scale))  # scaling rounds down
             if size != getattr(WORKLOADS[self.name], name):
                 flags[f"--{name}"] = (str(size),)
-        return flags | ({"--scale": (self.scale,)} if self.scale != "1" else {})
+        if self.scale != "1":
+            flags["--scale"] = (self.scale,)
+        return flags
 
     def work(self, mode: str) -> int:
         return (3 if mode == "training" else 1) * super().work(mode)
 
     def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str:
-        options, protocol = configuration.options, configuration.protocol
-        line = [self.PROGRAM, "record", self.name, "--implementation", configuration.runtime]
-        line += ["--mode", configuration.mode]
+        options = configuration.options
+        protocol = configuration.protocol
+        line = [
+            self.PROGRAM,
+            "record",
+            self.name,
+            "--implementation",
+            configuration.runtime,
+            "--mode",
+            configuration.mode,
+        ]
         line += [text for flag, values in self.flags.items() if flag != "--workload" for text in (flag, *values)]
         line += ["--batches", str(protocol.trials), "--warmup", str(protocol.warmup)]
-        line += ["--threads", str(options.threads)] if options.threads != 1 else []
-        line += ["--seed", str(protocol.seed)] if protocol.seed else []
-        line += ["--device", options.device] if options.device != "cpu" else []
+        if options.threads != 1:
+            line += ["--threads", str(options.threads)]
+        if protocol.seed:
+            line += ["--seed", str(protocol.seed)]
+        if options.device != "cpu":
+            line += ["--device", options.device]
         return command_line(line, out, rounds)
 
 
@@ -310,8 +331,19 @@ _SPEECH_EVEN = replace(_SPEECH_CTC, name="speech-ctc-linspace", even_lengths=Tru
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        *(_CELL, _LAYER, _STACK, _PTB, _TEXT, _TENSORFLOW, _MXNET, _TORCH7),
-        *(_SPEECH, _SPEECH_LONG, _SPEECH_BIDIRECTIONAL, _SPEECH_CTC, _SPEECH_EVEN),
+        _CELL,
+        _LAYER,
+        _STACK,
+        _PTB,
+        _TEXT,
+        _TENSORFLOW,
+        _MXNET,
+        _TORCH7,
+        _SPEECH,
+        _SPEECH_LONG,
+        _SPEECH_BIDIRECTIONAL,
+        _SPEECH_CTC,
+        _SPEECH_EVEN,
     )
 }
 
@@ -363,5 +395,7 @@ def base_of(workload: LiteratureWorkload) -> LiteratureWorkload | None:
     """
     if workload.scale == "1":
         return workload
-    variants = VARIANTS.get(workload.name, ())
-    return next((variant for variant in variants if variant.scaled(workload.scale) == workload), None)
+    for variant in VARIANTS.get(workload.name, ()):
+        if variant.scaled(workload.scale) == workload:
+            return variant
+    return None

@@ -160,8 +160,12 @@ def inspect(
             for row in rows_of(name):
                 answer = _untried(network, content, row)
                 answers.append(answer or _attempt(pool, network, row, folder, listener))
-    shares = operator_shares(network, roofline) if profile else ()
-    return Inspection(network, roofline, tuple(answers), tuple(shares))
+    return Inspection(
+        network,
+        roofline,
+        tuple(answers),
+        tuple(operator_shares(network, roofline) if profile else ()),
+    )
 
 
 def _answer(row: RuntimeRow, state: str, reason: str = "", **compared: Any) -> RuntimeAnswer:
@@ -332,8 +336,11 @@ def _layer_lines(layers: Sequence[RecurrentLayer]) -> list[str]:
         "within",
     )
     columns = len(header) if any(layer.within for layer in layers) else -1
-    rows = [_layer_row(layer)[:columns] for layer in layers]
-    return table_lines(header[:columns], rows, left=("W", "R", "B", "within"))
+    return table_lines(
+        header[:columns],
+        [_layer_row(layer)[:columns] for layer in layers],
+        left=("W", "R", "B", "within"),
+    )
 
 
 def _work_lines(network: OnnxNetwork, roofline: Mapping) -> Iterator[str]:

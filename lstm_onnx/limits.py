@@ -3,8 +3,6 @@
 How often a loop runs can depend on what it computes, so that it may never end.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

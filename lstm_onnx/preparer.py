@@ -139,8 +139,14 @@ class OwnPreparer(Preparer):
                 side = rounded if name.startswith(ROUNDED) else expected
                 side[name.removeprefix(ROUNDED)] = array
         seed = reference["gate_seed"]
-        sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        return Gate(tuple(sets), expected, seed, every=True, rounded=rounded or None, **named)
+        return Gate(
+            tuple(gate_inputs(configuration.workload, configuration.mode, seed)),
+            expected,
+            seed,
+            every=True,
+            rounded=rounded or None,
+            **named,
+        )
 
     def multiplied_share(self, workload: OnnxNetwork) -> float:
         """The others are 0, or the number that a tensor has most often, whose products are one."""

@@ -22,7 +22,8 @@ from lstm_trt.config.fields import as_list
 PANEL_IN = 2.3
 
 #: Rows and boxes of a figure, at most: there is room for the text beside so many.
-MOST_ROWS, MOST_BOXES = 3, 10
+MOST_ROWS = 3
+MOST_BOXES = 10
 
 #: Half of the width of a box, as a share of that.
 HALF = 0.15

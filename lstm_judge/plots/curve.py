@@ -289,12 +289,12 @@ def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
     if elsewhere:
         notes.append(f"Open markers: one number each, from elsewhere: {'; '.join(elsewhere)}.")
     facet = drawn[1]
-    notes.append(data.describe_shown("systems", data.systems(own), data.systems(every)))
-    notes.append(
+    notes += [
+        data.describe_shown("systems", data.systems(own), data.systems(every)),
         data.describe_shown(
             f"values of {AXIS_NAMES[facet]}", data.values(own, facet), data.values(every, facet)
-        )
-    )
+        ),
+    ]
     missing = dict.fromkeys(point.group.floor_missing for point in own)
     return notes + [f"No roofline bound: {reason}." for reason in missing if reason]
 
@@ -309,8 +309,9 @@ def _handles(
     if len(curves.looks) > 1 and not curves.apart:
         handles.append(style.heading("runtime"))
         for system, look in curves.looks.items():
-            shown = {"color": GREY, "markersize": 4.5, **look}
-            handles.append(style.entry(style.folded(system), **shown))
+            handles.append(
+                style.entry(style.folded(system), **{"color": GREY, "markersize": 4.5} | look)
+            )
         handles.append(style.heading(" "))
     for statistic, kind in kinds.items():
         handles.append(style.entry(data.STATISTIC_NAMES[statistic], color=GREY, marker="o", **kind))

@@ -52,7 +52,8 @@ THINNEST_IN = 0.06
 DENSE_COLUMNS = 2
 
 #: Width of all panels side by side, without colour bar and labels; and between two of them.
-PANELS_IN, GAP_IN = style.WIDTH_IN - 1.45, 0.12
+PANELS_IN = style.WIDTH_IN - 1.45
+GAP_IN = 0.12
 
 #: From this latency in µs on, cells are written in thousands.
 THOUSANDS_FROM = 9_995
@@ -354,8 +355,7 @@ def _measured(
 ) -> Content:
     """A map of the maxima."""
     title = f"Maximum latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading = ""
-    in_numbers = ""
+    reading = in_numbers = ""
     summary = data.describe_extremes(points, "max_us")
     cells = []
     for point, cell in zip(points, blank, strict=True):
@@ -437,11 +437,8 @@ def _bound(cell: Cell, verdict: Verdict) -> Cell:
         value=bound_us,
         text=f"{'>' if proven_us is None else ''}{short(bound_us)}",
         bold=verdict.outcome == Outcome.MISSED,
-        hatch=(
-            HATCH_EVIDENCE
-            if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not cell.hatch
-            else cell.hatch
-        ),
+        hatch=cell.hatch
+        or (HATCH_EVIDENCE if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE else ""),
     )
 
 
@@ -458,17 +455,13 @@ def _marks(layout: Layout) -> list[Patch]:
     marks = []
     if len(layout.cells) < len(layout.panels) * len(layout.xs) * len(layout.ys):
         marks.append(Patch(label="not measured", facecolor=EMPTY))
-    area: Any = {"facecolor": "white", "edgecolor": "0.45"}
-    if HATCH in hatches:
-        marks.append(
-            Patch(
-                label="failed at the named stage" if layout.stages else "failed",
-                hatch=HATCH,
-                **area,
-            )
-        )
-    if HATCH_EVIDENCE in hatches:
-        marks.append(Patch(label=Outcome.NOT_ENOUGH_EVIDENCE, hatch=HATCH_EVIDENCE, **area))
+    hatched = {
+        HATCH: "failed at the named stage" if layout.stages else "failed",
+        HATCH_EVIDENCE: Outcome.NOT_ENOUGH_EVIDENCE,
+    }
+    for hatch, label in hatched.items():
+        if hatch in hatches:
+            marks.append(Patch(label=label, hatch=hatch, facecolor="white", edgecolor="0.45"))
     return marks
 
 
@@ -490,8 +483,7 @@ def _color_bar(
     axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None
 ) -> None:
     """Draw the colour bar beside the axes."""
-    body: Any = axes[0].figure
-    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
+    bar = axes[0].figure.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)
     low, high = colors.get_clim()
     if deadline_us is None:

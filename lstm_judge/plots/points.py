@@ -272,13 +272,12 @@ def system_looks(points: Iterable[AnyPoint]) -> dict[str, dict[str, Any]]:
     runtimes = style.runtime_looks(sorted({point.runtime for point in found.values()}))
     machines = sorted({point.machine for point in found.values()})
     looks = style.kind_looks(len(found))
-    if len(runtimes) > 1 or len(found) == 1:
-        taken = Counter()
-        for look, point in zip(looks, found.values(), strict=True):
+    taken = Counter()
+    for look, point in zip(looks, found.values(), strict=True):
+        if len(runtimes) > 1 or len(found) == 1:
             look.update(runtimes[point.runtime])
             look["color"] = tuple(np.multiply(look["color"], 0.62 ** taken[point.runtime]))
             taken[point.runtime] += 1
-    for look, point in zip(looks, found.values(), strict=True):
         look["linestyle"] = style.DASHES[machines.index(point.machine) % len(style.DASHES)]
     return dict(zip(found, looks, strict=True))
 

@@ -16,7 +16,8 @@ from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, MEDIAN
 from lstm_trt.config.errors import UsageError
 
 #: Most panels, and most dots in a panel that has others beside it.
-MOST_PANELS, MOST_BESIDE = 4, 9
+MOST_PANELS = 4
+MOST_BESIDE = 9
 
 #: Offsets of a label from its dot in points, in order of preference.
 PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
@@ -121,9 +122,15 @@ def _label(ax: Axes, points: Sequence[data.Point], looks: dict[str, dict]) -> No
         for x, y in ax.transData.transform(dots)
     ]
     for point, dot in zip(points, dots, strict=True):
-        look = {"color": looks[point.system]["color"], "bbox": style.BACKGROUND}
         for offset in PLACES:
-            label = style.beside(ax, point.precision, dot, offset, **look)
+            label = style.beside(
+                ax,
+                point.precision,
+                dot,
+                offset,
+                color=looks[point.system]["color"],
+                bbox=style.BACKGROUND,
+            )
             box = label.get_window_extent()
             if ax.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(taken):
                 taken.append(box)

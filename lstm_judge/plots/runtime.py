@@ -87,8 +87,15 @@ def _draw(
     ax.tick_params(axis="y", length=0)
     ax.grid(False, axis="y")
     for kind, right in COLUMNS.items():
-        name = data.STATISTIC_NAMES[kind]
-        style.beside(ax, name, (1, 1), (right, 3), xycoords="axes fraction", ha="right", size=8)
+        style.beside(
+            ax,
+            data.STATISTIC_NAMES[kind],
+            (1, 1),
+            (right, 3),
+            xycoords="axes fraction",
+            ha="right",
+            size=8,
+        )
 
 
 def _lane(

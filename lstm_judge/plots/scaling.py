@@ -228,13 +228,22 @@ def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
 
 def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
     """Draw the straight line through all points of a series; with a break also that before it."""
-    ends = (line.slope_us, line.intercept_us, line.sizes)
-    _straight(ax, *ends, color=color, linewidth=1.1, alpha=0.75)
+    _straight(
+        ax, line.slope_us, line.intercept_us, line.sizes, color=color, linewidth=1.1, alpha=0.75
+    )
     if line.breaks_at is not None:
         before = line.sizes.index(line.breaks_at)
         slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
-        look = {"color": color, "linewidth": 1.3, "linestyle": ":", "zorder": 2.5}
-        _straight(ax, slope, intercept, line.sizes[: before + 1], **look)
+        _straight(
+            ax,
+            slope,
+            intercept,
+            line.sizes[: before + 1],
+            color=color,
+            linewidth=1.3,
+            linestyle=":",
+            zorder=2.5,
+        )
         ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
 
 

@@ -245,10 +245,25 @@ def figure(
         )
         parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
         head, body = parts
-        look = {"va": "top", "ha": "left"}
         left = 0.1 / WIDTH_IN
-        head.text(left, 1 - 0.12 / head_in, "\n".join(title_lines), size=12, weight="bold", **look)
-        head.text(left, 1 - title_in / head_in, "\n".join(note_lines), size=9, color="0.3", **look)
+        head.text(
+            left,
+            1 - 0.12 / head_in,
+            "\n".join(title_lines),
+            size=12,
+            weight="bold",
+            va="top",
+            ha="left",
+        )
+        head.text(
+            left,
+            1 - title_in / head_in,
+            "\n".join(note_lines),
+            size=9,
+            color="0.3",
+            va="top",
+            ha="left",
+        )
         picture.title = title
         picture.notes = tuple(notes)
         picture.summary = with_micro(summary)
@@ -358,9 +373,8 @@ def facets(  # noqa: PLR0913
     columns = columns or columns_of(max(map(len, blocks)))
     rows = sum(math.ceil(len(block) / columns) for block in blocks)
     lines = max(panel.count("\n") for panel in itertools.chain(*blocks))
-    named = len(blocks) if sharex else rows
-    height_in = rows * (panel_in + TITLE_IN * (lines + 1.6)) + NAMES_IN * named + 0.15
-    height_in = max(height_in, 3.5)
+    names_in = NAMES_IN * (len(blocks) if sharex else rows)
+    height_in = max(rows * (panel_in + TITLE_IN * (lines + 1.6)) + names_in + 0.15, 3.5)
     labels = [str(handle.get_label()) for handle in handles]
     if below and labels:
         height_in += 0.2 * math.ceil(len(labels) / legend_columns(labels, below))
@@ -474,17 +488,20 @@ def deadline(
 ) -> list[Line2D]:
     """Draw a deadline, if there is one, with functions such as `ax.axhline`; returns its entry in a
     legend."""
+    if not deadline_us:
+        return []
     look = {"label": f"{name}{number(deadline_us)} µs", **DEADLINE}
-    for line in draw if deadline_us else ():
+    for line in draw:
         line(deadline_us, **look)
-    return [entry(**look)] if deadline_us else []
+    return [entry(**look)]
 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the
     lines."""
     sizes = spread(list(colors))
-    name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
+    if len(sizes) < len(colors):
+        name += f"\n({len(sizes)} of {len(colors)})"
     handles = [entry(str(size), color=colors[size], marker="o", markersize=4) for size in sizes]
     return [heading(name), *reversed(handles), heading(" ")]
 
@@ -581,8 +598,14 @@ def guides(levels: Sequence[float], *axes: Axes) -> None:
         if low < level < high:
             for ax in axes:
                 ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-            right = {"color": "0.3", "xycoords": axes[-1].get_yaxis_transform()}
-            beside(axes[-1], f"{ratio:g}×", (1, level), (3, 0), **right)
+            beside(
+                axes[-1],
+                f"{ratio:g}×",
+                (1, level),
+                (3, 0),
+                color="0.3",
+                xycoords=axes[-1].get_yaxis_transform(),
+            )
 
 
 def columns_of(total: int) -> int:

@@ -44,15 +44,16 @@ STEP_DECIMALS = 3
 LONGEST_NS = 2.0**62
 
 #: Medians below and above these give a warning: the unit is probably wrong.
-ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
+ABSURD_BELOW_NS = 1e3
+ABSURD_ABOVE_NS = 1e9
 
 #: Columns that describe the system in tables and recordings, besides the sizes of the network.
 #: `wait` and `period_us` are not among them: in tables from elsewhere they can be measured.
 SYSTEM_COLUMNS = (
-    *("runtime", "runtime_version", "framework", "device_name", "mode"),
+    "runtime", "runtime_version", "framework", "device_name", "mode",
     *telling(Tells.SYSTEM, of=about(Options)),
-    *("arrival", *LEFT_OUT, "features", "directions", "machine"),
-)
+    "arrival", *LEFT_OUT, "features", "directions", "machine",
+)  # fmt: skip
 
 #: Columns of the configuration: rows with different values are of different configurations.
 _CONFIGURED = {*AXES, *SYSTEM_COLUMNS, "config_id"}
@@ -119,13 +120,24 @@ def groups_of_table(
     round_name = _round_column(table, keys)
     rows_of = _rows_of_rounds(table, keys, round_name, warnings)
     if not options.one_group:
-        read = {name, bins, *keys, round_name, *causes}
-        read |= {table.find("trial"), table.find("warmup", "warm_up")}
+        read = {
+            name,
+            bins,
+            *keys,
+            round_name,
+            *causes,
+            table.find("trial"),
+            table.find("warmup", "warm_up"),
+        }
         mixed = _mixed(table, read)
         if keys:
             warnings += _mixed_within(table, mixed, rows_of)
         elif mixed:
-            raise UsageError(_mixture(table, mixed))
+            what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
+            raise UsageError(
+                f"{table.where} mixes {what}: use --group-by {shlex.join(mixed)} if these are"
+                " configurations, --one-group if all rows are of one"
+            )
         else:
             warnings += _balanced(table, read)
     every = Round(
@@ -424,16 +436,17 @@ def _start_ns(
     coarse = []
     for name in sorted(names, key=lambda name: STARTS.index(split_unit(name)[0])):
         unit = table.stated_unit(name)
-        is_time = table.kind(name) in ("number", "moment")
-        if unit is None or not is_time or table.array(name).null_count:
+        if unit is None or table.kind(name) not in ("number", "moment"):
+            continue
+        if table.array(name).null_count:
             continue
         values = table.numbers(name)
         if not (np.abs(values.astype(np.float64)) * UNIT_NS[unit] < LONGEST_NS).all():
             continue
         # Subtract before converting to float: nanoseconds since 1970 have more digits than a float.
         start_ns = np.round((values - values[0]) * UNIT_NS[unit]).astype(np.int64)
-        every = itertools.chain(*rows_of.values())
-        if all((np.diff(start_ns[rows]) > 0).all() for _, rows in every):
+        rounds = itertools.chain(*rows_of.values())
+        if all((np.diff(start_ns[rows]) > 0).all() for _, rows in rounds):
             return start_ns
         coarse.append(name)
     if coarse:
@@ -466,15 +479,6 @@ def _unread(table: Table, read: set) -> list[str]:
         for name in table.names
         if name not in read and not is_start(name) and table.kind(name) in PLAIN_KINDS
     ]
-
-
-def _mixture(table: Table, mixed: Mapping[str, int]) -> str:
-    """Why rows that are not grouped cannot be read, and what to do."""
-    what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
-    return (
-        f"{table.where} mixes {what}: use --group-by {shlex.join(mixed)} if these are"
-        " configurations, --one-group if all rows are of one"
-    )
 
 
 def _mixed_within(table: Table, mixed: Iterable[str], rows_of: RowsOfRounds) -> list[str]:

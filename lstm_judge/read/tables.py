@@ -74,7 +74,8 @@ _AGGREGATES = re.compile(
 _AGGREGATED_BY = re.compile(r"percentiles?|quantiles?|iterations")
 
 #: Maximum number of characters of a cell or name, and of names, in an error message.
-_SHOWN_LETTERS, _SHOWN_NAMES = 40, 20
+_SHOWN_LETTERS = 40
+_SHOWN_NAMES = 20
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
@@ -99,8 +100,8 @@ def normal_name(name: str) -> str:
 
 def has_word(name: str, words: re.Pattern) -> bool:
     """Whether a word of a name, also of one in camel case, is one of `words`."""
-    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name)
-    return any(map(words.fullmatch, re.split(r"[^\w%]+|_+", apart.casefold())))
+    apart = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", name).casefold()
+    return any(map(words.fullmatch, re.split(r"[^\w%]+|_+", apart)))
 
 
 def listed_names(names: Iterable[str]) -> str:
@@ -324,20 +325,15 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
         found = table.names
     if len(found) == 1:
         return found[0]
-    raise _no_times(table, times, found)
-
-
-def _no_times(table: Table, times: Sequence[str], found: Sequence[str]) -> UsageError:
-    """Why none of the columns `times` is known to be that of the times, or several are `found`."""
     summaries = [name for name in times if has_word(name, _AGGREGATES)]
     if summaries and set(found) <= set(summaries):
-        return aggregates(
+        raise aggregates(
             f"{table.where} has no column of single times, but {listed_names(summaries)}, that is"
         )
-    has = "several columns" if found else "no column"
-    return UsageError(
-        f"{table.where} has {has} that may hold the times: use --column with its name or its place"
-        f" from 1, or --rename NAME=latency_us; its columns are {listed_names(table.names)}"
+    raise UsageError(
+        f"{table.where} has {'several columns' if found else 'no column'} that may hold the times:"
+        " use --column with its name or its place from 1, or --rename NAME=latency_us; its columns"
+        f" are {listed_names(table.names)}"
     )
 
 
@@ -400,7 +396,8 @@ def times(table: Table, name: str, allowed: Collection[str] = ()) -> np.ndarray:
 # Files
 
 #: The path that means standard input, and its name in messages.
-STANDARD_INPUT, STANDARD_INPUT_NAME = Path("-"), "standard input"
+STANDARD_INPUT = Path("-")
+STANDARD_INPUT_NAME = "standard input"
 
 #: Suffixes of the tables that are read from a folder, each also with .gz.
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".parquet", ".pq")
@@ -425,7 +422,7 @@ def read_tables(
     files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
     tables = {file: read_table(file, column) for file in files.values()}
     recorded = [file for file, table in tables.items() if table is None]
-    found = [table for table in tables.values() if table is not None]
+    found = [table for table in tables.values() if table]
     if recorded and found:
         raise UsageError(
             f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table:"
@@ -467,9 +464,9 @@ def source_of(paths: Iterable[Path]) -> str:
 
 def file_names(tables: Sequence[Table]) -> list[str]:
     """Distinct names: the names of the files without suffixes, or the whole paths."""
-    paths = [Path(table.where) for table in tables]
-    stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
-    return stems if len(set(stems)) == len(stems) else [table.where for table in tables]
+    names = [table.where for table in tables]
+    stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in map(Path, names)]
+    return stems if len(set(stems)) == len(stems) else names
 
 
 def read_table(path: Path, column: str | None = None) -> Table | None:
@@ -479,8 +476,9 @@ def read_table(path: Path, column: str | None = None) -> Table | None:
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
     if path == STANDARD_INPUT:
-        content = sys.stdin.buffer.read(LARGEST_BYTES + 1)
-        return _of_content(STANDARD_INPUT_NAME, "", content, column)
+        return _of_content(
+            STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1), column
+        )
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     refuse_named_pipe(path)

@@ -7,8 +7,6 @@ and `rtla timerlat hist` write histograms, which say in their last line how many
 their range; one without it is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -95,9 +95,11 @@ def text(answers: ScalingAnswers) -> str:
         lines.append("")
         if len(findings.times.systems) > 1:
             lines.append(f"{system}:")
-        lines.append(table(GROWTH, [_growth(findings, system, axis) for axis in axes]))
-        lines += _batching(findings, system)
-        lines += _faster([pair for pair in findings.inversions if pair.system == system])
+        lines += [
+            table(GROWTH, [_growth(findings, system, axis) for axis in axes]),
+            *_batching(findings, system),
+            *_faster([pair for pair in findings.inversions if pair.system == system]),
+        ]
     return "\n".join(lines)
 
 

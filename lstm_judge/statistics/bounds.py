@@ -8,8 +8,6 @@ bounds are within what is allowed exactly if MET is proven, and the lower ones b
 MISSED is. Effective sizes are those of the misses at the deadline, for any number of misses.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -25,7 +23,8 @@ from lstm_judge.statistics.trials import Trials
 from lstm_trt.config.fields import JsonFields
 
 #: A rate is searched to this share of it, and to this number where no allowed rate is proven.
-PRECISION, SMALLEST = 1e-7, 1e-12
+PRECISION = 1e-7
+SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,9 @@ class FixedTests:
             return high
         allowed = float(self.allowed)
         first = allowed if allowed > high else (high + 1) / 2
-        _, high = searched(
-            lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0
-        )
-        return high
+        return searched(lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0)[
+            1
+        ]
 
     def rate_low(self, misses: int) -> float:
         """The largest allowed rate for which these misses prove MISSED; 0 without any."""
@@ -121,7 +119,8 @@ class FixedTests:
         """The bounds of these tests; `certain`: the number of the misses that do not only perhaps
         miss."""
         least, most = pooled.bounds
-        fewest, largest = fewest_misses(self), most_misses(self)
+        fewest = fewest_misses(self)
+        largest = most_misses(self)
         miss_rate_high = self.rate_high(misses)
         return Bounds(
             percentile_low_us=None if fewest is None else exceeded_us(least, fewest - 1),
@@ -195,10 +194,9 @@ class SequentialTests:
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is
         none."""
-        _, high = searched(
-            lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0
-        )
-        return high
+        return searched(lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0)[
+            1
+        ]
 
     def percentile_high_us(self, seen: Evidence, series: Trials) -> float:
         """The latency that as many calls of a round exceed as just decide MET; infinite if there is

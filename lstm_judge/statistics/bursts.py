@@ -59,11 +59,13 @@ MANY = 5000
 MANY_BURSTS = 1_000_000
 
 #: Slow calls are those above this percentile, or this number of the slowest.
-SLOW, FEW = 0.995, 60
+SLOW = 0.995
+FEW = 60
 
 #: Number of parts for the standard error of their time, and the time that independent calls reach
 #: by chance: the lower bound of 60 of them is above that in 1 of 500 recordings.
-PARTS, BY_CHANCE = 20, 1.25
+PARTS = 20
+BY_CHANCE = 1.25
 
 
 def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:

@@ -182,7 +182,8 @@ def _candidate(
     p_values = special.bdtrc(near - 1, near + expected, n / (n + len(random)))
     p_values[near <= n * chance] = 1.0
     best = int(np.lexsort((-near / n + chance, p_values))[0])
-    period, count = candidates[best], int(near[best])
+    period = candidates[best]
+    count = int(near[best])
     if p_values[best] * len(candidates) > PERIOD_ALPHA or count < LEAST:
         return None
     # The best candidate can be a harmonic: take the longest period that explains nearly as many
@@ -252,7 +253,8 @@ ODDS_CONFIDENCE = 0.95
 
 #: The control run explains a cluster if its stalls are at least this share of the cluster; and the
 #: share that must be exceeded with 95 % confidence.
-EXPLAINS, SURELY = 0.5, 0.25
+EXPLAINS = 0.5
+SURELY = 0.25
 
 #: Parts of a round within which slow calls are compared with calls of the bulk, because both change
 #: with time.
@@ -329,8 +331,10 @@ def find_causes(
     `labels`: labels of the timed trials of each round; those labelled `BULK` are the reference.
     `excess_ns`: range of the excess of each kind's trials over the level; negative for fast trials.
     """
-    counters = [*_counters(rounds, labels, CountedBy.TRIAL)]
-    counters += _counters(rounds, labels, CountedBy.BLOCK)
+    counters = [
+        *_counters(rounds, labels, CountedBy.TRIAL),
+        *_counters(rounds, labels, CountedBy.BLOCK),
+    ]
     tested: list[tuple[int, Cause]] = []
     for kind in excess_ns:
         for name, by, counted in counters:
@@ -383,8 +387,10 @@ def _tested(name: str, by: CountedBy, counted: Sequence[_Counted], kind: int) ->
 
 def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[int, ...]:
     """Numbers of trials or blocks inside, with and without the cause, and the same outside."""
-    cells = (inside & has, inside & ~has, outside & has, outside & ~has)
-    return tuple(int(np.count_nonzero(cell)) for cell in cells)
+    return tuple(
+        int(np.count_nonzero(cell))
+        for cell in (inside & has, inside & ~has, outside & has, outside & ~has)
+    )
 
 
 def _by_run(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:

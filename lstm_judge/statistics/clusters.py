@@ -308,7 +308,8 @@ def around(core: np.ndarray, ordered: np.ndarray, reference: Reference) -> Mixtu
         window = (max(BEYOND * reference.spread, place - 5 * width), place + 5 * width)
         mixture = Mixture(ordered, window, reference, width / 20)
         mixture.fit(place, width, 0.5, 15, within, (finest, 2 * width), expected)
-        place, width = mixture.place, mixture.width
+        place = mixture.place
+        width = mixture.width
     return mixture
 
 
@@ -354,7 +355,8 @@ def _smooth(times: np.ndarray) -> float:
     for first in (0.1, 0.2, 0.35, 0.5):  # two exponentials
         share = first
         cut = min(max(int(n * (1 - share)), 1), n - 1)
-        slow, fast = times[cut:].mean(), times[:cut].mean()
+        slow = times[cut:].mean()
+        fast = times[:cut].mean()
         for _ in range(61):
             rare = share / slow * np.exp(-times / slow)
             both = np.maximum(rare + (1 - share) / fast * np.exp(-times / fast), 1e-300)

@@ -42,7 +42,8 @@ def effective_n(events: np.ndarray) -> float:
     50 blocks (variance over that of the binomial). Conservative: about a third below n for
     independent trials.
     """
-    n, rate = len(events), float(np.mean(events))
+    n = len(events)
+    rate = float(np.mean(events))
     if not 0 < rate < 1:
         return float(n)
     dispersion = 1.0
@@ -122,7 +123,8 @@ COUNTED = 10
 FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
 
 #: The local level is the running median of this number of blocks of this number of trials.
-LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
+LEVEL_BLOCK = 25
+LEVEL_BLOCKS = 11
 
 #: With fewer trials there is no local level, and a drift of the bulk looks like bursts of the
 #: largest latencies.
@@ -180,8 +182,10 @@ def assess(
     late = Exceedances(misses, sizes)
     found = [Dependence()]
     if late.m >= 2:
-        found.append(_clustering(late, FALSE_ALARM_MISSES, at_deadline=True, times=times))
-        found += _counts(late)
+        found += [
+            _clustering(late, FALSE_ALARM_MISSES, at_deadline=True, times=times),
+            *_counts(late),
+        ]
     most = max(LARGEST[0], math.ceil(2 * n * allowed))
     found += _of_largest(tuple(timed), most, rate_only=not late.m)
     return min(found, key=lambda dependence: dependence.factor)
@@ -427,5 +431,11 @@ def _counted(places: np.ndarray, edges: np.ndarray, alpha: float, parts: str) ->
     dispersion = statistic / (cells - 1)
     if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
         return Dependence()
-    how = f"{counts.max()} of the {total} misses are in one of {parts}"
-    return Dependence(1 / dispersion, 1.0, dispersion, total, True, how)
+    return Dependence(
+        1 / dispersion,
+        1.0,
+        dispersion,
+        total,
+        True,
+        f"{counts.max()} of the {total} misses are in one of {parts}",
+    )

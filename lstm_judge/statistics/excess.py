@@ -43,7 +43,8 @@ OF_BLOCKS = ("interrupts", "softirqs", "steal_ns", "runnable_ns", "unexplained_c
 
 #: A counter is stated if it is higher by at least this factor and not rarer than the second, and
 #: the clock if it is lower by the first.
-SEEN, RARE = 1.1, 0.1
+SEEN = 1.1
+RARE = 0.1
 
 #: How the turns of a program in several recordings become one.
 _RAN: dict[str, Callable] = {"times": sum, "shortest_ns": min, "longest_ns": max, "total_ns": sum}

@@ -17,7 +17,8 @@ from lstm_trt.machine.process import Child
 
 #: Trials that are analyzed first, from which the time of the others is estimated, and those that a
 #: child gets at once.
-FIRST, MOST = 50_000, 500_000
+FIRST = 50_000
+MOST = 500_000
 
 #: Below this time child processes would not help.
 LONG_S = 1.0

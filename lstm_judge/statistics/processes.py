@@ -14,8 +14,6 @@ theirs, and of another one, is equally likely.
   distribution (`tolerance_factor`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

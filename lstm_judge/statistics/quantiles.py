@@ -6,8 +6,6 @@ are not. Intervals of ratios are computed over rounds: a median is known far bet
 than it repeats between processes, so disjoint intervals of two recordings prove nothing.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -90,8 +88,9 @@ def fences(ordered_ns: Ordered) -> tuple[int, int]:
     for quarters in (1, 3):
         # A quartile lies between two order statistics, at a number of quarters of the way.
         rank, part = divmod(quarters * last, 4)
-        before, after = ordered_ns[rank], ordered_ns[min(rank + 1, last)]
-        quartiles.append(int(_whole(before)) * (4 - part) + int(_whole(after)) * part)
+        before = int(_whole(ordered_ns[rank]))
+        after = int(_whole(ordered_ns[min(rank + 1, last)]))
+        quartiles.append(before * (4 - part) + after * part)
     low, high = quartiles
     reach = 3 * (high - low)
     return -((reach - 2 * low) // 8), (2 * high + reach) // 8
@@ -320,7 +319,8 @@ ONE_PROCESS_RATIO = 1.10
 
 #: Minimum number of rounds per side for an interval of the ratio over rounds, and default of the
 #: smallest relevant relative difference.
-ROUNDS, EFFECT = 5, 0.02
+ROUNDS = 5
+EFFECT = 0.02
 
 #: Above this number of rounds per side the normal approximation of the rank distribution is used.
 EXACT_ROUNDS = 100

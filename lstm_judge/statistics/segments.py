@@ -45,14 +45,17 @@ WIDEST_QUANTUM, LARGEST_QUANTUM, RESONANCE, MULTIPLES, ON_EACH = 2.5, 0.03, 0.6,
 MOST_DISTINCT = 0.5
 
 #: Maximum number of blocks, and minimum number of trials in each.
-BLOCKS, BLOCK_TRIALS = 200, 16
+BLOCKS = 200
+BLOCK_TRIALS = 16
 
 #: Shortest segment of constant level, and with a slope, in blocks.
-SHORTEST, SHORTEST_SLOPE = 2, 10
+SHORTEST = 2
+SHORTEST_SLOPE = 10
 
 #: A level of an alternation has at least this share of the trials, and the density between two
 #: levels is at most this share of both of their peaks.
-LEAST_SHARE, DIP_DENSITY = 0.2, 0.1
+LEAST_SHARE = 0.2
+DIP_DENSITY = 0.1
 
 #: Fewest changes between the levels of an alternation.
 FEWEST_CHANGES = 10
@@ -62,7 +65,8 @@ MAIN = 0.5
 
 #: Penalties of a change and of a slope in addition to log(blocks), in squared standard errors of a
 #: block.
-CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
+CHANGE_PENALTY = 11.0
+SLOPE_PENALTY = 8.0
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ and optionally
                    here. It is recorded in an environment of its own, made at its first use, which has all other
                    packages from here; `availability` says whether this environment can be made
 
-Its prepared steps have `costs`, and in training `loss` and `gradients`: a step zeroes the gradients, computes the loss
-and the gradients, updates the weights, and copies the loss to the host; the first starts from the given weights.
+Its prepared steps have `costs`, and in training `loss`: a step zeroes the gradients, computes the loss and the
+gradients, updates the weights, and copies the loss to the host; the first starts from the given weights.
 `prepare` may call the step (`first_call_s`) and restores the weights and the optimizer afterwards. Built-in
 implementations are listed in `IMPLEMENTATIONS`; others come from entry points of the group `lstm_trt.implementations`,
 or by a name with a dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its
@@ -27,7 +27,6 @@ framework.
 """
 
 import csv
-import importlib.util
 import math
 import time
 from abc import ABC, abstractmethod
@@ -35,6 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,48 +56,47 @@ from lstm_trt.config.libraries import how_to_install
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 
-_HERE = "lstm_literature.implementations"
-
 #: Name for `--implementation` -> module or object; the contract is that of a runtime, extended.
 IMPLEMENTATIONS = {
-    "pytorch-basic-eager": f"{_HERE}.on_pytorch:BASIC_EAGER",
-    "pytorch-basic-scripted": f"{_HERE}.on_pytorch:BASIC_SCRIPTED",
-    "pytorch-basic-compiled": f"{_HERE}.on_pytorch:BASIC_COMPILED",
-    "pytorch-fine-grained-eager": f"{_HERE}.on_pytorch:FINE_GRAINED_EAGER",
-    "pytorch-fine-grained-scripted": f"{_HERE}.on_pytorch:FINE_GRAINED_SCRIPTED",
-    "pytorch-fused-eager": f"{_HERE}.on_pytorch:FUSED_EAGER",
-    "pytorch-fused-scripted": f"{_HERE}.on_pytorch:FUSED_SCRIPTED",
-    "pytorch-fused-compiled": f"{_HERE}.on_pytorch:FUSED_COMPILED",
-    "pytorch-one-call-eager": f"{_HERE}.on_pytorch:ONE_CALL_EAGER",
-    "pytorch-one-call-scripted": f"{_HERE}.on_pytorch:ONE_CALL_SCRIPTED",
-    "pytorch-one-call-compiled": f"{_HERE}.on_pytorch:ONE_CALL_COMPILED",
-    "tensorflow-basic-eager": f"{_HERE}.on_tensorflow:BASIC_EAGER",
-    "tensorflow-basic-graph": f"{_HERE}.on_tensorflow:BASIC_GRAPH",
-    "tensorflow-fine-grained-eager": f"{_HERE}.on_tensorflow:FINE_GRAINED_EAGER",
-    "tensorflow-fine-grained-graph": f"{_HERE}.on_tensorflow:FINE_GRAINED_GRAPH",
-    "tensorflow-while-graph": f"{_HERE}.on_tensorflow:WHILE_GRAPH",
-    "tensorflow-static-eager": f"{_HERE}.on_tensorflow:STATIC_EAGER",
-    "tensorflow-static-graph": f"{_HERE}.on_tensorflow:STATIC_GRAPH",
-    "tensorflow-xla": f"{_HERE}.on_tensorflow:XLA",
-    "tensorflow-one-call-eager": f"{_HERE}.on_tensorflow:ONE_CALL_EAGER",
-    "tensorflow-one-call-graph": f"{_HERE}.on_tensorflow:ONE_CALL_GRAPH",
-    "keras-jax": f"{_HERE}.on_keras:JAX",
-    "keras-torch": f"{_HERE}.on_keras:TORCH",
-    "onnxruntime": f"{_HERE}.on_onnxruntime:ONNXRUNTIME",
-    "tensorrt": f"{_HERE}.on_tensorrt:TENSORRT",
-    "tensorrt-rtx": f"{_HERE}.on_tensorrt:TENSORRT_RTX",
-    "tvm-untuned": f"{_HERE}.on_tvm:UNTUNED",
-    "tvm-tuned": f"{_HERE}.on_tvm:TUNED",
-    "mxnet-one-call": f"{_HERE}.on_mxnet:ONE_CALL",
-    "jax-scan": f"{_HERE}.on_jax:SCAN",
-    "pytensor-scan": f"{_HERE}.on_pytensor:SCAN",
+    "pytorch-basic-eager": "lstm_literature.implementations.on_pytorch:BASIC_EAGER",
+    "pytorch-basic-scripted": "lstm_literature.implementations.on_pytorch:BASIC_SCRIPTED",
+    "pytorch-basic-compiled": "lstm_literature.implementations.on_pytorch:BASIC_COMPILED",
+    "pytorch-fine-grained-eager": "lstm_literature.implementations.on_pytorch:FINE_GRAINED_EAGER",
+    "pytorch-fine-grained-scripted": "lstm_literature.implementations.on_pytorch:FINE_GRAINED_SCRIPTED",
+    "pytorch-fused-eager": "lstm_literature.implementations.on_pytorch:FUSED_EAGER",
+    "pytorch-fused-scripted": "lstm_literature.implementations.on_pytorch:FUSED_SCRIPTED",
+    "pytorch-fused-compiled": "lstm_literature.implementations.on_pytorch:FUSED_COMPILED",
+    "pytorch-one-call-eager": "lstm_literature.implementations.on_pytorch:ONE_CALL_EAGER",
+    "pytorch-one-call-scripted": "lstm_literature.implementations.on_pytorch:ONE_CALL_SCRIPTED",
+    "pytorch-one-call-compiled": "lstm_literature.implementations.on_pytorch:ONE_CALL_COMPILED",
+    "tensorflow-basic-eager": "lstm_literature.implementations.on_tensorflow:BASIC_EAGER",
+    "tensorflow-basic-graph": "lstm_literature.implementations.on_tensorflow:BASIC_GRAPH",
+    "tensorflow-fine-grained-eager": "lstm_literature.implementations.on_tensorflow:FINE_GRAINED_EAGER",
+    "tensorflow-fine-grained-graph": "lstm_literature.implementations.on_tensorflow:FINE_GRAINED_GRAPH",
+    "tensorflow-while-graph": "lstm_literature.implementations.on_tensorflow:WHILE_GRAPH",
+    "tensorflow-static-eager": "lstm_literature.implementations.on_tensorflow:STATIC_EAGER",
+    "tensorflow-static-graph": "lstm_literature.implementations.on_tensorflow:STATIC_GRAPH",
+    "tensorflow-xla": "lstm_literature.implementations.on_tensorflow:XLA",
+    "tensorflow-one-call-eager": "lstm_literature.implementations.on_tensorflow:ONE_CALL_EAGER",
+    "tensorflow-one-call-graph": "lstm_literature.implementations.on_tensorflow:ONE_CALL_GRAPH",
+    "keras-jax": "lstm_literature.implementations.on_keras:JAX",
+    "keras-torch": "lstm_literature.implementations.on_keras:TORCH",
+    "onnxruntime": "lstm_literature.implementations.on_onnxruntime:ONNXRUNTIME",
+    "tensorrt": "lstm_literature.implementations.on_tensorrt:TENSORRT",
+    "tensorrt-rtx": "lstm_literature.implementations.on_tensorrt:TENSORRT_RTX",
+    "tvm-untuned": "lstm_literature.implementations.on_tvm:UNTUNED",
+    "tvm-tuned": "lstm_literature.implementations.on_tvm:TUNED",
+    "mxnet-one-call": "lstm_literature.implementations.on_mxnet:ONE_CALL",
+    "jax-scan": "lstm_literature.implementations.on_jax:SCAN",
+    "pytensor-scan": "lstm_literature.implementations.on_pytensor:SCAN",
 }
 
 #: Attributes that an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
 
 #: PyTorch's defaults for Adam, which the other frameworks are given.
-ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,8 @@ class Rates:
         outputs = math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
         gflop_ms = self.gflop_ms + self.gflop_unit_ms * workload.hidden
         cells_ms = gflop_ms * workload.flops / 1e9 + self.cell_ms * workload.cells
-        return self.outputs_ms * outputs + cells_ms + self.weights_ms * weights_touched(workload)
+        weights = workload.sequence * workload.cell_weights / 1e6
+        return self.outputs_ms * outputs + cells_ms + self.weights_ms * weights
 
     def building_s(self, workload: LiteratureWorkload) -> float:
         """Estimate for building."""
@@ -141,11 +141,6 @@ def _rates() -> dict[tuple[str, str], Rates]:
             (line.pop("implementation"), line.pop("mode")): Rates(**{name: float(rate) for name, rate in line.items()})
             for line in csv.DictReader(file)
         }
-
-
-def weights_touched(workload: LiteratureWorkload) -> float:
-    """Millions of weights that all cells of a forward pass read."""
-    return workload.sequence * workload.cell_weights / 1e6
 
 
 class Implementation(ABC):
@@ -172,7 +167,7 @@ class Implementation(ABC):
         """Ready if `PACKAGES` are installed, and for "cuda" if there is a GPU; imports no framework, never raises."""
         version = installed_version(self.DISTRIBUTION)
         for package in self.PACKAGES:
-            if not is_installed(package):
+            if find_spec(package) is None:
                 return Availability(
                     False, version, reason=f"{package} is not installed", remedy=how_to_install("frameworks")
                 )
@@ -192,11 +187,13 @@ class Implementation(ABC):
         Raises `RuntimeUnavailable`, `UsageError` for inputs or weights with wrong shapes, `MemoryExhausted`, and
         `BuildFailed` if the workload is not supported or cannot be built.
         """
-        workload, device = request.workload, request.options.device
+        workload = request.workload
+        device = request.options.device
         self.availability(device).require(self.NAME)
         if reason := self.supports(workload, request.mode, device):
             raise BuildFailed(f"{self.NAME} does not support {workload.label} ({request.mode}): {reason}")
-        given, wanted = {name: array.shape for name, array in request.weights.items()}, weight_shapes(workload)
+        given = {name: array.shape for name, array in request.weights.items()}
+        wanted = weight_shapes(workload)
         if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
             raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
         batch = batch_of(workload, request.inputs)
@@ -217,7 +214,8 @@ class FrameworkStep(PreparedStep):
     def __init__(self, implementation: Implementation, request: Request) -> None:
         self._implementation: Any = implementation
         self._workload = request.workload
-        self._weights, self._options, self._mode = request.weights, request.options, request.mode
+        self._weights = request.weights
+        self._options = request.options
         self._trains = request.mode == "training"
         self.costs: dict[str, float] = {}
         self._facts: dict = {}
@@ -234,11 +232,13 @@ class FrameworkStep(PreparedStep):
 
     def _read_by_step(self, batch: Batch) -> list[np.ndarray]:
         """The inputs, and in training the targets; those of the last step and of CTC have no sequence."""
-        inputs, targets = batch.inputs, batch.targets
+        inputs = batch.inputs
+        targets = batch.targets
         if self._batch_major:
             inputs = inputs.swapaxes(0, 1)
             every_step = self._workload.loss == "cross-entropy" and self._workload.head == "every-step"
-            targets = targets.swapaxes(0, 1) if targets is not None and every_step else targets
+            if targets is not None and every_step:
+                targets = targets.swapaxes(0, 1)
         return [inputs, targets] if self._trains and targets is not None else [inputs]
 
     def _rewind(self) -> None:
@@ -265,7 +265,7 @@ class FrameworkStep(PreparedStep):
         self._place(batch_of(self._workload, inputs))
 
     def outputs(self) -> dict[str, np.ndarray]:
-        if self._mode != "forward":
+        if self._trains:
             return super().outputs()
         outputs = self._last("output")
         if self._batch_major and outputs.ndim == 3:
@@ -277,10 +277,6 @@ class FrameworkStep(PreparedStep):
         if not self._trains:
             raise UsageError(f"{type(self).__name__} is not prepared for training")
         return self._last("loss")
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """Gradients of the loss at the current weights: float32, by weight name; nothing is updated."""
-        raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def facts(self) -> dict:
         return dict(self._facts)
@@ -343,7 +339,7 @@ def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> 
     with the sequence and are at least 1.
     """
     batch = Batch(**inputs)
-    lengths: Any = inputs.get("lengths")
+    lengths = batch.lengths
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} needs inputs of shape {workload.input_shape}, not {batch.inputs.shape}")
     if workload.loss == "ctc" and not (
@@ -357,11 +353,3 @@ def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> 
             f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
         )
     return batch
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package is installed, without importing it."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False

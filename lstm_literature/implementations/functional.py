@@ -77,7 +77,7 @@ class FunctionalStep(FrameworkStep):
         with timed(self.costs, "build_s"):
             self._rewind()
             self._place(batch)
-            self._call: Any = self._compiled(self._inferred if self._mode == "forward" else self._trained)
+            self._call: Any = self._compiled(self._trained if self._trains else self._inferred)
         self._finish()
 
     @abstractmethod
@@ -101,29 +101,27 @@ class FunctionalStep(FrameworkStep):
 
     def _initial(self) -> Arrays:
         weights = by_inputs(self._weights)
-        if self._mode == "forward" or self._workload.optimizer == "sgd":
+        if not self._trains or self._workload.optimizer == "sgd":
             return weights
         kept = {f"{moment}.{name}": np.zeros_like(weights[name]) for moment in MOMENTS for name in weights}
         return {**weights, **kept, "updates": np.zeros((), np.float32)}
 
     def _read(self, batch: Batch) -> Arrays:
         """The arrays of a batch that the compiled function reads."""
-        names = ["inputs", *(["targets"] if self._mode == "training" else [])]
-        return {name: getattr(batch, name) for name in (*names, *(["lengths"] if self._workload.lengths else []))}
+        arrays: Arrays = {"inputs": batch.inputs}
+        if self._trains:
+            arrays["targets"] = batch.targets
+        if self._workload.lengths:
+            arrays["lengths"] = batch.lengths
+        return arrays
 
     def _run(self) -> np.ndarray | float:
         result = self._call()
-        return np.asarray(result) if self._mode == "forward" else float(result)
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """With the same library, without the optimizer; compiled at each call."""
-        self._require_open()
-        found = self._compiled(lambda variables, batch: (self._loss_and_gradients(variables, batch)[1], {}))()
-        return by_inputs({name: np.array(gradient) for name, gradient in zip(self._names, found, strict=True)})
+        return float(result) if self._trains else np.asarray(result)
 
     def facts(self) -> dict:
         found = {**super().facts(), "bias_vectors": 2}
-        if self._mode == "training":
+        if self._trains:
             found |= {"gradients": "on", "optimizer": f"PyTorch's {self._workload.optimizer}, written out"}
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
@@ -134,15 +132,17 @@ class FunctionalStep(FrameworkStep):
 
     def _outputs(self, weights: Arrays, batch: Arrays) -> Array:
         """Outputs of `output_shape`."""
-        workload, arrays = self._workload, self.arrays
+        workload = self._workload
         read = batch["inputs"]
-        read = weights["embedding.weight"][read] if workload.vocabulary else read
+        if workload.vocabulary:
+            read = weights["embedding.weight"][read]
         for layer in range(workload.layers):
             suffixes = [f"l{layer}", f"l{layer}_reverse"][: workload.directions]
-            read = arrays.concatenate([self._direction(weights, suffix, read, batch) for suffix in suffixes], 2)
+            read = self.arrays.concatenate([self._direction(weights, suffix, read, batch) for suffix in suffixes], 2)
         if workload.head == "none":
             return read
-        read = read[-1] if workload.head == "last-step" else read
+        if workload.head == "last-step":
+            read = read[-1]
         biases = [weights["dense.bias"]] if workload.head_bias else []
         return _product(read, weights["dense.weight"], biases, workload.output_shape)
 
@@ -158,8 +158,9 @@ class FunctionalStep(FrameworkStep):
 
         def cell(gates: Array, hidden: Array, memory: Array) -> tuple[Array, Array]:
             gates = gates + hidden @ recurrent
-            parts = (gates[:, gate * width : (gate + 1) * width] for gate in range(4))
-            input_gate, forget_gate, candidate, output_gate = parts
+            input_gate, forget_gate, candidate, output_gate = (
+                gates[:, gate * width : (gate + 1) * width] for gate in range(4)
+            )
             memory = self.sigmoid(forget_gate) * memory + self.sigmoid(input_gate) * arrays.tanh(candidate)
             return self.sigmoid(output_gate) * arrays.tanh(memory), memory
 
@@ -178,7 +179,8 @@ class FunctionalStep(FrameworkStep):
 
     def _trained(self, variables: Arrays, batch: Arrays) -> tuple[Array, Arrays]:
         """The loss, and the variables after an update of PyTorch's SGD or Adam."""
-        arrays, rate = self.arrays, self._workload.learning_rate
+        arrays = self.arrays
+        rate = self._workload.learning_rate
         loss, gradients = self._loss_and_gradients(variables, batch)
         by_name = dict(zip(self._names, gradients, strict=True))
         if self._workload.optimizer == "sgd":

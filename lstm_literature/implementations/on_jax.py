@@ -52,8 +52,12 @@ class JaxStep(FunctionalStep):
     def _load(self) -> None:
         jax = self._jax = load_jax(self._options.threads)
         self.arrays, self.sigmoid, self.log_softmax = jax.numpy, jax.nn.sigmoid, jax.nn.log_softmax
-        self._facts = {name: installed_version(name) for name in ("jax", "jaxlib")}
-        self._facts |= {"threads": _started(jax), "backend": jax.default_backend()}
+        self._facts = {
+            "jax": installed_version("jax"),
+            "jaxlib": installed_version("jaxlib"),
+            "threads": _started(jax),
+            "backend": jax.default_backend(),
+        }
         if self._workload.loss == "ctc":
             self._facts["ctc"] = f"optax {installed_version('optax')}"
 
@@ -70,7 +74,8 @@ class JaxStep(FunctionalStep):
             return super()._loss(weights, batch)
         import optax
 
-        labels, steps = batch["targets"], self.arrays.arange(self._workload.sequence)
+        labels = batch["targets"]
+        steps = self.arrays.arange(self._workload.sequence)
         padding = (steps >= batch["lengths"][:, None]).astype("float32")
         outputs = self._outputs(weights, batch).swapaxes(0, 1)
         losses = optax.ctc_loss(outputs, padding, labels, self.arrays.zeros(labels.shape))

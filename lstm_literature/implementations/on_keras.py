@@ -24,9 +24,6 @@ from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
-#: With this learning rate, an update by SGD is the gradient to the precision of float32.
-GRADIENT_RATE = 2.0**20
-
 
 @dataclass(frozen=True)
 class Keras(Implementation):
@@ -78,20 +75,23 @@ class KerasStep(FrameworkStep):
         os.environ["KERAS_TORCH_DEVICE"] = self._options.device
         if implementation.backend == "jax":
             on_jax.load_jax(self._options.threads)
-        self._keras, workload = load_keras(implementation.backend), self._workload
+        self._keras = load_keras(implementation.backend)
+        workload = self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
             self._model, self._held = self._built(chosen)
-        self._initial = [(variable, _copy(variable)) for variable in (chosen.variables if chosen else ())]
+        # Copies, since what a variable gives can change with it.
+        self._initial = [(each, np.array(each.numpy())) for each in (chosen.variables if chosen else ())]
         self._place(batch)
         self._rewind()
         self._finish()
 
     def _built(self, optimizer: Any | None) -> tuple:
         """A compiled model and its variables."""
-        workload, layers = self._workload, self._keras.layers
+        workload = self._workload
+        layers = self._keras.layers
         stack, held = lstm_layers(self._keras, workload)
         sequence, batch, *features = workload.input_shape
         inputs = read = self._keras.Input(batch_shape=(batch, sequence, *features), dtype=None if features else "int32")
@@ -107,7 +107,8 @@ class KerasStep(FrameworkStep):
             dense = layers.Dense(workload.outputs, use_bias=workload.head_bias)
             read = dense(read)
             held.append(Held(dense.kernel, ("dense.weight",), transposed=True))
-            held += [Held(dense.bias, ("dense.bias",))] if workload.head_bias else []
+            if workload.head_bias:
+                held.append(Held(dense.bias, ("dense.bias",)))
         model = self._keras.Model(inputs, read)
         if optimizer:
             model.compile(optimizer, self._keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -115,9 +116,9 @@ class KerasStep(FrameworkStep):
         return model, held
 
     def _run(self) -> np.ndarray | float:
-        if self._mode == "forward":
-            return self._model.predict_on_batch(self._arrays[0])
-        return float(self._model.train_on_batch(*self._arrays))
+        if self._trains:
+            return float(self._model.train_on_batch(*self._arrays))
+        return self._model.predict_on_batch(self._arrays[0])
 
     def _place(self, batch: Batch) -> None:
         self._arrays = [np.array(array, order="C") for array in self._read_by_step(batch)]
@@ -129,29 +130,16 @@ class KerasStep(FrameworkStep):
         for variable, value in self._initial:
             variable.assign(value)
 
-    def gradients(self) -> dict[str, np.ndarray]:
-        """From one update by SGD of a copy of the model."""
-        self._require_open()
-        model, copies = self._built(self._keras.optimizers.SGD(GRADIENT_RATE))
-        before = [_copy(held.variable) for held in self._held]
-        for held, value in zip(copies, before, strict=True):
-            held.variable.assign(value)
-        model.train_on_batch(*self._arrays)
-        found: dict[str, np.ndarray] = {}
-        for held, value in zip(copies, before, strict=True):
-            found |= held.spread((value - _copy(held.variable)) / np.float32(GRADIENT_RATE))
-        return found
-
     def facts(self) -> dict:
         backend = self._implementation.backend
-        found = {"keras": self._keras.__version__, backend: installed_version(backend), "bias_vectors": 1}
-        found |= {"device": self._options.device, "compiled": self._implementation.EXECUTION == "xla"}
-        return found if self._mode == "forward" else found | {"gradients": "on", "updates": ONE_BIAS}
-
-
-def _copy(variable: Any) -> np.ndarray:
-    """The value of a Keras variable, which does not change with it."""
-    return np.array(variable.numpy())
+        found = {
+            "keras": self._keras.__version__,
+            backend: installed_version(backend),
+            "bias_vectors": 1,
+            "device": self._options.device,
+            "compiled": self._implementation.EXECUTION == "xla",
+        }
+        return found | {"gradients": "on", "updates": ONE_BIAS} if self._trains else found
 
 
 JAX = Keras("jax", "xla", ("cpu",))

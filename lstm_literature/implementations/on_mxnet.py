@@ -115,19 +115,26 @@ class _MxNetStep(FrameworkStep):
         return {_LSTM: packed} | {name: value for name, value in self._weights.items() if name not in names}
 
     def _place(self, batch: Batch) -> None:
-        kind = "int32" if self._workload.vocabulary else "float32"
-        self._inputs = self._nd.array(batch.inputs, dtype=kind)
+        self._inputs = self._nd.array(batch.inputs, dtype="int32" if self._workload.vocabulary else "float32")
         self._targets = self._nd.array(batch.targets, dtype="int32") if self._trains else None
 
     def _outputs(self) -> NDArray:
         nd, workload, held = self._nd, self._workload, self._held
         read = self._inputs
         if workload.vocabulary:
-            sizes = {"input_dim": workload.vocabulary, "output_dim": workload.features}
-            read = nd.Embedding(read, held["embedding.weight"], **sizes)
-        sizes = {"state_size": workload.hidden, "num_layers": workload.layers}
-        both = workload.directions == 2
-        every = nd.RNN(read, held[_LSTM], self._zeros, self._zeros, mode="lstm", bidirectional=both, **sizes)
+            read = nd.Embedding(
+                read, held["embedding.weight"], input_dim=workload.vocabulary, output_dim=workload.features
+            )
+        every = nd.RNN(
+            read,
+            held[_LSTM],
+            self._zeros,
+            self._zeros,
+            mode="lstm",
+            bidirectional=workload.directions == 2,
+            state_size=workload.hidden,
+            num_layers=workload.layers,
+        )
         if workload.head == "none":
             return every
         read = every[-1] if workload.head == "last-step" else every
@@ -183,13 +190,18 @@ class TrainingStep(_MxNetStep):
     def _run(self) -> float:
         loss = self._loss()
         self._steps += 1
-        update, settings = self._nd.sgd_update, {"lr": self._workload.learning_rate}
+        update = self._nd.sgd_update
+        settings = {"lr": self._workload.learning_rate}
         if self._workload.optimizer == "adam":
             first, second = ADAM_BETAS
             root = math.sqrt(1 - second**self._steps)
             update = self._nd.adam_update
-            settings = {"beta1": first, "beta2": second, "epsilon": ADAM_EPSILON * root}
-            settings["lr"] = self._workload.learning_rate * root / (1 - first**self._steps)
+            settings = {
+                "beta1": first,
+                "beta2": second,
+                "epsilon": ADAM_EPSILON * root,
+                "lr": self._workload.learning_rate * root / (1 - first**self._steps),
+            }
         for name, parameter in self._held.items():
             update(parameter, parameter.grad, *self._moments[name], out=parameter, **settings)
         self._nd.waitall()
@@ -201,14 +213,6 @@ class TrainingStep(_MxNetStep):
             self._held[name][:] = value
         self._restart()
         self._nd.waitall()
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        self._require_open()
-        self._loss()
-        found = {name: parameter.grad.asnumpy().copy() for name, parameter in self._held.items()}
-        names, packed, shapes = packed_names(self._workload), found.pop(_LSTM), weight_shapes(self._workload)
-        parts = np.split(packed, np.cumsum([math.prod(shapes[name]) for name in names])[:-1])
-        return found | {name: part.reshape(shapes[name]) for name, part in zip(names, parts, strict=True)}
 
 
 ONE_CALL = MxNet()

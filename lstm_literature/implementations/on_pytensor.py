@@ -30,12 +30,19 @@ class PyTensorStep(FunctionalStep):
         from threadpoolctl import threadpool_info, threadpool_limits
 
         threadpool_limits(self._options.threads, "blas")
-        self._pytensor, self.arrays = pytensor, pytensor.tensor
-        self.sigmoid, self.log_softmax = pytensor.tensor.sigmoid, log_softmax
-        self._variables, self._batch = {}, {}
+        self._pytensor = pytensor
+        self.arrays = pytensor.tensor
+        self.sigmoid = pytensor.tensor.sigmoid
+        self.log_softmax = log_softmax
+        self._variables = {}
+        self._batch = {}
         blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
-        self._facts = {name: installed_version(name) for name in ("pytensor", "numba")}
-        self._facts |= {"threads": max(library["num_threads"] for library in blas), "mode": "NUMBA"}
+        self._facts = {
+            "pytensor": installed_version("pytensor"),
+            "numba": installed_version("numba"),
+            "threads": max(library["num_threads"] for library in blas),
+            "mode": "NUMBA",
+        }
 
     def _scan(self, cell: Callable, gates: Array, state: tuple[Array, Array], reverse: bool) -> Array:
         hidden, _ = self._pytensor.scan(cell, [gates], list(state), go_backwards=reverse, return_updates=False)

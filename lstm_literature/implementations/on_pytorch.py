@@ -73,7 +73,8 @@ class PyTorch(Implementation):
             return None
         if workload.loss == "ctc" and mode == "training":
             return "torch.compile does not support the CTC loss, whose sizes depend on the values of the lengths"
-        cells, limit = workload.cells, UNROLLED["one-call" if self.STYLE == "one-call" else mode]
+        cells = workload.cells
+        limit = UNROLLED["one-call" if self.STYLE == "one-call" else mode]
         if cells > limit:
             return f"torch.compile unrolls it: compiling {cells} cells would take minutes, the limit is {limit}"
         return None
@@ -95,7 +96,8 @@ class _TorchStep(FrameworkStep):
         from lstm_literature.implementations import on_pytorch_networks
 
         super().__init__(implementation, request)
-        self._networks, self._graphs = on_pytorch_networks, 0
+        self._networks = on_pytorch_networks
+        self._graphs = 0
         _torch.configure(self._options)
         self._place(batch)
         with timed(self.costs, "build_s"):
@@ -118,7 +120,8 @@ class _TorchStep(FrameworkStep):
         """One call without a weight update, which triggers lazy compilation."""
 
     def _place(self, batch: Batch) -> None:
-        packed, on_gpu = self._networks.packing(self._workload, batch), self._options.device == "cuda"
+        packed = self._networks.packing(self._workload, batch)
+        on_gpu = self._options.device == "cuda"
         self._host = [torch.from_numpy(np.array(array)) for array in self._read_by_step(batch)]
         if on_gpu:
             self._host = [tensor.pin_memory() for tensor in self._host]
@@ -133,7 +136,8 @@ class _TorchStep(FrameworkStep):
                 placed.copy_(host, non_blocking=True)
 
     def _executed(self) -> Callable[..., torch.Tensor]:
-        module, execution = self._module(), self._implementation.EXECUTION
+        module = self._module()
+        execution = self._implementation.EXECUTION
         if execution == "eager":
             return module.forward  # calling the module would check for hooks first
         with warnings.catch_warnings():
@@ -145,7 +149,8 @@ class _TorchStep(FrameworkStep):
         if self._trains:
             self._facts["scripted"] = "network and loss; backward pass by autograd, optimizer eager"
         else:
-            self._facts["scripted"], scripted = "the whole network, frozen", torch.jit.freeze(scripted)
+            self._facts["scripted"] = "the whole network, frozen"
+            scripted = torch.jit.freeze(scripted)
         return scripted.forward
 
     def _compiled(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
@@ -228,8 +233,9 @@ class TrainingStep(_TorchStep):
         super()._rewind()
         self._networks.load_weights(self._parameters, self._weights)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-        parameters, rate = list(self._network.parameters()), self._workload.learning_rate
-        self._optimizer: Any = kinds[self._workload.optimizer](parameters, lr=rate)
+        self._optimizer: Any = kinds[self._workload.optimizer](
+            list(self._network.parameters()), lr=self._workload.learning_rate
+        )
         self._optimizer.zero_grad()
         self._facts |= {"gradients": "on", "optimizer": f"{type(self._optimizer).__name__}, eager"}
 
@@ -240,14 +246,6 @@ class TrainingStep(_TorchStep):
         loss.backward()
         self._optimizer.step()
         return loss.item()
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        self._require_open()
-        self._optimizer.zero_grad()
-        self._try(self._call)
-        found = self._networks.gradients(self._parameters)
-        self._optimizer.zero_grad()
-        return found
 
 
 BASIC_EAGER = PyTorch("basic", "eager")

@@ -112,10 +112,12 @@ class Direction(nn.Module):
         for step in steps:
             joining = step.size(0) - hidden.size(0)
             if joining < 0:
-                hidden, memory = hidden[:joining], memory[:joining]
+                hidden = hidden[:joining]
+                memory = memory[:joining]
             elif joining > 0:
                 fresh = step.new_zeros(joining, self.hidden)
-                hidden, memory = torch.cat([hidden, fresh]), torch.cat([memory, fresh])
+                hidden = torch.cat([hidden, fresh])
+                memory = torch.cat([memory, fresh])
             hidden, memory = self.cell(step, (hidden, memory))
             outputs.append(hidden)
         if self.reverse:
@@ -128,10 +130,12 @@ class BothWays(nn.Module):
 
     def __init__(self, ahead: Direction, behind: Direction) -> None:
         super().__init__()
-        self.ahead, self.behind = ahead, behind
+        self.ahead = ahead
+        self.behind = behind
 
     def forward(self, steps: list[Tensor]) -> list[Tensor]:
-        ahead, behind = self.ahead(steps), self.behind(steps)
+        ahead = self.ahead(steps)
+        behind = self.behind(steps)
         outputs: list[Tensor] = []
         for step in range(len(steps)):
             outputs.append(torch.cat([ahead[step], behind[step]], 1))
@@ -143,8 +147,10 @@ class LoopedNetwork(nn.Module):
 
     def __init__(self, workload: LiteratureWorkload, cell: type[nn.Module]) -> None:
         super().__init__()
-        self.embedding, self.dense = _embedding(workload), _dense(workload)
-        self.last_step, self.outputs = workload.head == "last-step", workload.outputs or workload.width
+        self.embedding = _embedding(workload)
+        self.dense = _dense(workload)
+        self.last_step = workload.head == "last-step"
+        self.outputs = workload.outputs or workload.width
         layers: list[nn.Module] = []
         for width in workload.shape.layer_inputs():
             layer: nn.Module = Direction(cell(width, workload.hidden), workload.hidden)
@@ -191,9 +197,11 @@ class OneCallNetwork(nn.Module):
 
     def __init__(self, workload: LiteratureWorkload) -> None:
         super().__init__()
-        self.embedding, self.dense = _embedding(workload), _dense(workload)
+        self.embedding = _embedding(workload)
+        self.dense = _dense(workload)
         self.lstm = nn.LSTM(workload.features, workload.hidden, workload.layers, bidirectional=workload.directions == 2)
-        self.last_step, self.packed = workload.head == "last-step", workload.lengths is not None
+        self.last_step = workload.head == "last-step"
+        self.packed = workload.lengths is not None
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None, sizes: list[int] | None, positions: Tensor | None
@@ -228,7 +236,8 @@ class Objective(nn.Module):
 
     def __init__(self, network: nn.Module, workload: LiteratureWorkload) -> None:
         super().__init__()
-        self.network, self.ctc = network, workload.loss == "ctc"
+        self.network = network
+        self.ctc = workload.loss == "ctc"
 
     def forward(
         self,
@@ -259,18 +268,6 @@ def load_weights(parameters: Parameters, weights: dict[str, np.ndarray]) -> None
         for name, held in parameters.items():
             for parameter, part in zip(held, np.split(weights[name], len(held)), strict=True):
                 parameter.copy_(torch.from_numpy(part.T if len(held) > 1 else part))
-
-
-def gradients(parameters: Parameters) -> dict[str, np.ndarray]:
-    """The gradients by the names of `data.weight_shapes`; zeros where there is none."""
-
-    def gradient(weight: nn.Parameter, transposed: bool) -> np.ndarray:
-        array = (torch.zeros_like(weight) if weight.grad is None else weight.grad).cpu().numpy()
-        return array.T if transposed else array
-
-    return {
-        name: np.concatenate([gradient(weight, len(held) > 1) for weight in held]) for name, held in parameters.items()
-    }
 
 
 def _embedding(workload: LiteratureWorkload) -> nn.Module:

@@ -97,7 +97,8 @@ class TensorFlow(Implementation):
         reason = mode_reason(workload, mode)
         if reason or self.EXECUTION == "eager" or self.STYLE in ("while", "one-call"):
             return reason
-        cells, limit = workload.cells, UNROLLED[mode]
+        cells = workload.cells
+        limit = UNROLLED[mode]
         if cells > limit:
             return f"the graph is unrolled: building {cells} cells would take over a minute, the limit is {limit}"
         return None
@@ -105,8 +106,12 @@ class TensorFlow(Implementation):
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if TensorFlow and Keras are installed, for "cuda" built for a GPU; imports neither, never raises."""
         if device != "cpu" and self.DISTRIBUTION == "tensorflow-cpu":
-            version = installed_version(self.DISTRIBUTION)
-            return Availability(False, version, reason="tensorflow-cpu is built without CUDA", remedy=CUDA_WHEEL)
+            return Availability(
+                False,
+                installed_version(self.DISTRIBUTION),
+                reason="tensorflow-cpu is built without CUDA",
+                remedy=CUDA_WHEEL,
+            )
         return super().availability(device)
 
     def load_module(self) -> ModuleType:
@@ -143,7 +148,8 @@ def load_tensorflow(options: Options) -> tuple[ModuleType, ModuleType]:
     `RuntimeUnavailable` if the packages cannot be imported, Keras uses another backend or TensorFlow finds no GPU, and
     `UsageError` if TensorFlow is already running with other numbers of threads or with a GPU in this process.
     """
-    threads, keras = options.threads, load_keras("tensorflow")
+    threads = options.threads
+    keras = load_keras("tensorflow")
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
@@ -173,7 +179,8 @@ def load_tensorflow(options: Options) -> tuple[ModuleType, ModuleType]:
 def _silence() -> Iterator[None]:
     """Discard standard error: messages of TensorFlow's libraries during loading ignore the log level."""
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 2)
         yield
@@ -203,7 +210,8 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
             first = 1 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
             second = 1 - ops.power(ops.cast(self.beta_2, variable.dtype), step)
             index = self._get_variable_index(variable)
-            mean, square = self._momentums[index], self._velocities[index]
+            mean = self._momentums[index]
+            square = self._velocities[index]
             self.assign_add(mean, ops.multiply(ops.subtract(gradient, mean), 1 - self.beta_1))
             self.assign_add(square, ops.multiply(ops.subtract(ops.square(gradient), square), 1 - self.beta_2))
             deviation = ops.add(ops.divide(ops.sqrt(square), ops.sqrt(second)), self.epsilon)
@@ -286,7 +294,8 @@ class _TensorFlowStep(FrameworkStep):
         return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
-        implementation, tf = self._implementation, self._tf
+        implementation = self._implementation
+        tf = self._tf
         found = {
             "tensorflow": tf.__version__,
             "keras": self._keras.__version__,
@@ -308,8 +317,9 @@ class _TensorFlowStep(FrameworkStep):
         if self._trains and found["bias_vectors"] == 1:
             found["updates"] = ONE_BIAS
         if self._trains and self._workload.loss == "ctc":
-            xla = implementation.EXECUTION == "xla"
-            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
+            found["ctc"] = (
+                "dense: a loop of operators" if implementation.EXECUTION == "xla" else "TensorFlow's CTCLoss kernel"
+            )
         return found
 
 
@@ -325,14 +335,17 @@ class TrainingStep(_TensorFlowStep):
 
     def _prepare_mode(self) -> None:
         workload = self._workload
-        rate = workload.learning_rate
-        self._optimizer: Any = optimizer(self._keras, workload.optimizer, rate, self._tf.convert_to_tensor)
+        self._optimizer: Any = optimizer(
+            self._keras, workload.optimizer, workload.learning_rate, self._tf.convert_to_tensor
+        )
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
-        self._gradient_call: Any = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
-        self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
-        self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
+        self._facts = {
+            "gradients": "on",
+            "optimizer": f"Keras {type(self._optimizer).__name__}",
+            "optimizer_epsilon": ADAM_EPSILON if workload.optimizer == "adam" else None,
+        }
 
     def _work(self, *arguments: Tensor) -> Tensor:
         loss, gradients = self._loss_and_gradients(*arguments)
@@ -363,7 +376,8 @@ class TrainingStep(_TensorFlowStep):
 
     def _labels(self, targets: Tensor) -> dict:
         """Sparse for TensorFlow's CTC kernel; dense for XLA, which has only a loop over time of small operators."""
-        tf, workload = self._tf, self._workload
+        tf = self._tf
+        workload = self._workload
         size = (workload.batch, workload.labels)
         if self._implementation.EXECUTION == "xla":
             return {"labels": targets, "label_length": tf.fill([workload.batch], workload.labels)}
@@ -379,18 +393,6 @@ class TrainingStep(_TensorFlowStep):
 
     def _run(self) -> float:
         return float(super()._run())
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """With the same execution, without the optimizer; traced at the first call."""
-        self._require_open()
-        found: dict[str, np.ndarray] = {}
-        for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
-            if gradient is None:
-                raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
-            # An embedding's gradient is in slices, and a weight can be held by several variables.
-            parts = held.spread(self._tf.convert_to_tensor(gradient).numpy())
-            found |= {name: found[name] + part if name in found else part for name, part in parts.items()}
-        return found
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")

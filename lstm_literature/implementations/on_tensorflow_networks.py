@@ -44,10 +44,6 @@ class Held:
         value: Any = sum(weights[name] for name in self.names)
         self.variable.assign(value.T if self.transposed else value)
 
-    def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Gradients by weight name: the gradient of a sum is the gradient of each of its terms."""
-        return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
-
 
 @dataclass(frozen=True)
 class HeldGate(Held):
@@ -58,13 +54,6 @@ class HeldGate(Held):
     def load(self, weights: dict[str, np.ndarray]) -> None:
         parts: Any = [np.split(weights[name], 4)[self.gate].T for name in self.names]
         self.variable.assign(np.concatenate(parts) if self.transposed else sum(parts))
-
-    def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Zero outside the gate."""
-        width = array.shape[-1]
-        parts = (array[:-width], array[-width:]) if self.transposed else (array, array)
-        pads = ((self.gate * width, (3 - self.gate) * width), (0, 0))[: array.ndim]
-        return {name: np.pad(part.T, pads) for name, part in zip(self.names, parts, strict=True)}
 
 
 def held_by_cell(cell: Any, suffix: str) -> list[Held]:
@@ -78,7 +67,8 @@ def held_by_cell(cell: Any, suffix: str) -> list[Held]:
 
 def lstm_layers(keras: ModuleType, workload: LiteratureWorkload) -> tuple[list, list[Held]]:
     """One `keras.layers.LSTM` per layer, within a `Bidirectional` for two directions, and their variables."""
-    stack, held = [], []
+    stack = []
+    held = []
     for index, width in enumerate(workload.shape.layer_inputs()):
         both = workload.directions == 2
         only_last = workload.head == "last-step" and index == workload.layers - 1 and not both
@@ -142,7 +132,8 @@ class Network(ABC):
         return every if self._kernel is None else self._head(every)
 
     def _head(self, every: Tensor) -> Tensor:
-        tf, sizes = self._tf, every.shape
+        tf = self._tf
+        sizes = every.shape
         outputs = tf.matmul(tf.reshape(every, [-1, sizes[-1]]), self._kernel)
         if self._bias is not None:
             outputs = tf.nn.bias_add(outputs, self._bias)
@@ -163,7 +154,8 @@ class Loops(Network):
 
     def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
         """The cell written out; calling the returned function reads the weights, once per loop, not per step."""
-        tf, bind_gates = self._tf, self._build_gates(width, suffix)
+        tf = self._tf
+        bind_gates = self._build_gates(width, suffix)
 
         def bind() -> Cell:
             gates = bind_gates()
@@ -224,7 +216,8 @@ class Unrolled(Loops):
             else:
                 mask = masks[index]
                 outputs[index] = tf.where(mask, output, zeros)
-                hidden, memory = tf.where(mask, output, hidden), tf.where(mask, cell_memory, memory)
+                hidden = tf.where(mask, output, hidden)
+                memory = tf.where(mask, cell_memory, memory)
         return outputs
 
 
@@ -235,7 +228,8 @@ class FineGrained(Unrolled):
     """
 
     def _build_gates(self, width: int, suffix: str) -> Callable[[], Gates]:
-        tf, size = self._tf, self._workload.hidden
+        tf = self._tf
+        size = self._workload.hidden
         weights, biases = (
             tuple(f"lstm.{kind}_{name}_{suffix}" for name in ("ih", "hh")) for kind in ("weight", "bias")
         )
@@ -272,14 +266,14 @@ class While(Loops):
     """`while`: a symbolic loop, so a graph has one copy of the cell for each layer and direction."""
 
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
-        tf = self._tf
         for directions in self._cells:
             outputs = [self._loop(bind(), read, running, backward) for bind, backward in directions]
-            read = outputs[0] if len(outputs) == 1 else tf.concat(outputs, 2)
+            read = outputs[0] if len(outputs) == 1 else self._tf.concat(outputs, 2)
         return read[-1] if self._workload.head == "last-step" else read
 
     def _loop(self, cell: Cell, read: Tensor, running: Tensor | None, backward: bool) -> Tensor:
-        tf, length = self._tf, self._workload.sequence
+        tf = self._tf
+        length = self._workload.sequence
         zeros = self._zeros()
         steps = tf.TensorArray(tf.float32, length).unstack(read)
         outputs = tf.TensorArray(tf.float32, length, element_shape=zeros.shape)

@@ -40,8 +40,9 @@ class TensorRt(Exported):
         return self.runtime.availability(device)
 
     def _built(self, model: bytes, request: Request) -> PreparedStep:
-        wanted = engine.EngineOptions(self.NAME, "fp32", detailed=True)
-        built = build.build_engine(model, wanted, name=request.workload.label)
+        built = build.build_engine(
+            model, engine.EngineOptions(self.NAME, "fp32", detailed=True), name=request.workload.label
+        )
         costs = {"build_s": built.information["build_seconds"]}
         with timed(costs, "first_call_s"):
             step = TensorRtStep(self.NAME, request, built, self.runtime.open_context)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 TRIALS = 200
 
 #: Limit of the estimated time of building and `STEPS` steps.
-LIMIT_S, STEPS = 120.0, 5
+LIMIT_S = 120.0
+STEPS = 5
 
 #: Most tensors that one operator splits or stacks.
 GROUP = 32
@@ -85,22 +86,27 @@ class Tvm(Implementation):
         if workload.document != "000":
             return "only cell, layer and stack are supported"
         rates = self.RATES["forward"]
-        build_s, step_s = rates.building_s(workload), rates.step_ms(workload) / 1e3
+        build_s = rates.building_s(workload)
+        step_s = rates.step_ms(workload) / 1e3
         if build_s + STEPS * step_s * (device == "cpu") > LIMIT_S:
-            cells = count(workload.cells, "cell")
             return (
-                f"building {cells} takes about {duration(build_s)} and each step {latency(1e6 * step_s, 3)};"
-                f" the limit is {duration(LIMIT_S)} for building and {STEPS} steps"
+                f"building {count(workload.cells, 'cell')} takes about {duration(build_s)} and each step"
+                f" {latency(1e6 * step_s, 3)}; the limit is {duration(LIMIT_S)} for building and {STEPS} steps"
             )
         return mode_reason(workload, mode)
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if TVM is installed, and for `tuned` a compatible FFI; imports TVM only on a machine with a GPU."""
-        state, ffi = super().availability(device), installed_version(_FFI)
+        state = super().availability(device)
+        ffi = installed_version(_FFI)
         version = state.version or ""
         if state.ready and self.trials and version.startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
-            reason = f"TVM {version} crashes on tuning with {_FFI} {ffi}"
-            return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
+            return Availability(
+                False,
+                version,
+                reason=f"TVM {version} crashes on tuning with {_FFI} {ffi}",
+                remedy=f"pip install '{_FFI}<0.1.15'",
+            )
         if state.ready and device != "cpu":
             import tvm
 
@@ -162,10 +168,12 @@ def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tv
                 for step, inputs in enumerate(read):
                     call = relax.Call(later if layer else first, [inputs, state, memory, by_input, by_hidden, bias])
                     both = builder.emit(call)
-                    state, memory = builder.emit(both[0]), builder.emit(both[1])
+                    state = builder.emit(both[0])
+                    memory = builder.emit(both[1])
                     read[step] = state
-            starts = range(0, length, GROUP)
-            groups = [builder.emit_output(op.stack(read[start : start + GROUP], axis=0)) for start in starts]
+            groups = [
+                builder.emit_output(op.stack(read[start : start + GROUP], axis=0)) for start in range(0, length, GROUP)
+            ]
         with builder.dataflow():  # in a block of its own, since it would be fused with the stacks
             outputs = builder.emit_output(op.concat(groups, axis=0))
         builder.emit_func_output(outputs)
@@ -219,7 +227,8 @@ class ForwardStep(FrameworkStep):
         from tvm import relax
 
         super().__init__(implementation, request)
-        workload, threads = self._workload, self._options.threads
+        workload = self._workload
+        threads = self._options.threads
         running = int(tvm.get_global_func("runtime.NumThreads")())
         if running != threads:
             raise BuildFailed(
@@ -249,7 +258,8 @@ class ForwardStep(FrameworkStep):
         from lstm_literature.implementations import on_tvm_tuning
 
         tuned = on_tvm_tuning.tune(module, where, self._implementation.trials, self._options.threads)
-        self.costs["tuning_s"], self._facts["tuning"] = tuned.facts["tuning_s"], tuned.facts
+        self.costs["tuning_s"] = tuned.facts["tuning_s"]
+        self._facts["tuning"] = tuned.facts
         with timed(self.costs, "schedule_s"):
             return tuned.apply(module, where)
 

@@ -84,7 +84,6 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
     counts = Counts()
     with temporary_folder() as folder, target:
         began = time.perf_counter()
-        database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
         meta_schedule.tune_tasks(
             tasks=[_context(task, target, SEED + number) for number, task in enumerate(tasks)],
             task_weights=[task.weight for task in tasks],
@@ -93,7 +92,7 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
             num_trials_per_iter=min(ROUND, max(1, trials // len(tasks))),
             builder=_Builder(counts),
             runner=_Runner(counts, tvm.cuda() if target.kind.name == "cuda" else tvm.cpu()),
-            database=database,
+            database=meta_schedule.database.JSONDatabase(work_dir=str(folder)),
             cost_model="none",
             measure_callbacks=[meta_schedule.measure_callback.AddToDatabase()],
         )
@@ -101,8 +100,12 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
         files = {name: (folder / name).read_text() for name in _FILES}
     if not counts.measured:
         raise BuildFailed(f"TVM could measure none of {trials} candidates: {counts.reason or 'no candidates found'}")
-    operators = {str(task.task_name): int(task.weight) for task in tasks}
-    measured = {"trials": counts.measured, "trials_failed": counts.failed, "tuning_s": seconds, "operators": operators}
+    measured = {
+        "trials": counts.measured,
+        "trials_failed": counts.failed,
+        "tuning_s": seconds,
+        "operators": {str(task.task_name): int(task.weight) for task in tasks},
+    }
     return json.dumps({"files": files, "facts": how | measured}).encode()
 
 
@@ -134,7 +137,8 @@ class Counts:
     reason: str = ""
 
     def failure(self, error: Exception) -> str:
-        self.failed, self.reason = self.failed + 1, first_line(error)
+        self.failed += 1
+        self.reason = first_line(error)
         return self.reason
 
 
@@ -167,14 +171,16 @@ class _Runner(PyRunner):
 
     def __init__(self, counts: Counts, device: tvm.runtime.Device) -> None:
         super().__init__()
-        self.counts, self.device = counts, device
+        self.counts = counts
+        self.device = device
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[LocalRunnerFuture]:
         return [self._measure(candidate) for candidate in runner_inputs]
 
     def _measure(self, candidate: RunnerInput) -> LocalRunnerFuture:
         try:
-            built, device = self.counts.built.pop(str(candidate.artifact_path)), self.device
+            built = self.counts.built.pop(str(candidate.artifact_path))
+            device = self.device
             (arguments,) = default_alloc_argument(device, [info.as_json() for info in candidate.args_info], 1)
             clock = built.time_evaluator("main", device, number=1, repeat=1, min_repeat_ms=MEASURE_MS)
             seconds = [float(value) for value in clock(*arguments).results]

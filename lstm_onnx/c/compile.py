@@ -87,8 +87,11 @@ def _version(command: Sequence[str]) -> str:
     with temporary_folder() as folder:
         (folder / "version.c").write_text(f"{_VERSIONS}\n")
         values = _run(command, ["-E", "-P", "version.c"], folder).split()
-    clang, gcc = values[:3], values[3:6]
-    name, numbers = ("clang", clang) if all(map(str.isdigit, clang)) else ("gcc", gcc)
+    name = "clang"
+    numbers = values[:3]
+    if not all(map(str.isdigit, numbers)):
+        name = "gcc"
+        numbers = values[3:6]
     if len(numbers) < 3 or not all(map(str.isdigit, numbers)):
         raise BuildFailed(f"{' '.join(command)} is neither gcc nor clang")
     return f"{name} {'.'.join(numbers)}"
@@ -185,7 +188,8 @@ class LoadedNetwork:
         )
         # The cache is in a file system without executable files, for example.
         with any_error(BuildFailed, "the compiled network cannot be loaded"):
-            self._name, self._library = file.name, ctypes.PyDLL(str(path))
+            self._name = file.name
+            self._library = ctypes.PyDLL(str(path))
         size = ctypes.c_ulong.in_dll(self._library, f"{file.name}_size").value
         weights_at = -(-size // ALIGNMENT) * ALIGNMENT
         # Zero, at the beginning of a page.

@@ -152,8 +152,7 @@ def export_c(
         if len(models.functions) == 1:
             raise
         window = {"run": models.functions["run"]}
-        reason = f"it cannot be generated: {error}"
-        models = _Models(window, no_step=reason)
+        models = _Models(window, no_step=f"it cannot be generated: {error}")
         file = models.code(chosen, name, precision, threads)
     answers = known_answers(file, models.functions, models.states)
     error = measured_error(replace(file, included=False), answers) if answers else None
@@ -167,8 +166,9 @@ def export_c(
             " compared with float64 on random numbers"
         )
     file = replace(file, error=text)
-    paths = tuple(c_folder.write(file, answers, folder))
-    return WrittenC(paths, file, error, _samples(network, file, models))
+    return WrittenC(
+        tuple(c_folder.write(file, answers, folder)), file, error, _samples(network, file, models)
+    )
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,9 @@ def _models(network: LstmShape | OnnxNetwork, mode: str | None, seed: int) -> _M
         return _Models(
             window, no_step="it is bidirectional and needs the whole sequence from the start"
         )
-    step = static_model(path, replace(network, sequence=1))
-    return _Models({**window, "step": step}, any_length=True)
+    return _Models(
+        {**window, "step": static_model(path, replace(network, sequence=1))}, any_length=True
+    )
 
 
 def _with_step(network: OnnxNetwork, window: dict[str, bytes]) -> _Models:
@@ -237,8 +238,9 @@ def _with_step(network: OnnxNetwork, window: dict[str, bytes]) -> _Models:
         tick = OnnxNetwork(stream.content, name=network.name, sizes=sizes, states=stream.states)
         step = static_model(tick.path, tick)
     except LabError as error:
-        reason = f"it cannot be generated for {count(stride, 'sample')}: {error}"
-        return _Models(window, no_step=reason)
+        return _Models(
+            window, no_step=f"it cannot be generated for {count(stride, 'sample')}: {error}"
+        )
     any_length = stride == 1 and _in_order(window["run"], step)
     return _Models({**window, "step": step}, tick.states, any_length, step_samples=stride)
 

@@ -156,8 +156,8 @@ def _check_states(reader: Reader) -> None:
 def _literal(value: np.float32, bits: np.uint32) -> str:
     """A float constant in C with all its bits; packed whole numbers may be those of a NaN."""
     if np.isnan(value):
-        kind, payload = "" if bits & 0x400000 else "s", bits & 0x3FFFFF
-        return f'{"-" if bits >> 31 else ""}__builtin_nan{kind}f("{payload:#x}")'
+        kind = "" if bits & 0x400000 else "s"
+        return f'{"-" if bits >> 31 else ""}__builtin_nan{kind}f("{bits & 0x3FFFFF:#x}")'
     return c_number(float(value)) if np.isinf(value) else f"{float(value).hex()}f"
 
 
@@ -530,11 +530,11 @@ less than {stack} bytes on the stack{flash}
                 )
             parts.append(self._apart("prepare_next", f"{body}    net->prepared = 1;\n"))
         if self.threads > 1:
-            parts.append(self._apart("help", "    help(&net->team, number);\n"))
-            parts.append(
+            parts += [
+                self._apart("help", "    help(&net->team, number);\n"),
                 f"void {name}_stop(struct {name} *net)\n{{\n"
-                "    __atomic_store_n(&net->team.stopped, 1, __ATOMIC_RELEASE);\n}\n"
-            )
+                "    __atomic_store_n(&net->team.stopped, 1, __ATOMIC_RELEASE);\n}\n",
+            ]
         if self.included:
             parts.append(
                 f"{self.aligned}const float {name}_weights[{name}_WEIGHTS] ="

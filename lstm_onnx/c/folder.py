@@ -1,7 +1,5 @@
 """What lies beside the C file of a network: a test with known answers, and files for CMake."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -59,5 +59,6 @@ def function_of(node: Node, opset: int) -> tuple[list[onnx.NodeProto], list[str]
 def _described(name: str, value: Value) -> onnx.ValueInfoProto:
     """The type and shape of an input."""
     array = np.empty(value.shape, np.float32) if isinstance(value, Data) else value
-    number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, number, array.shape)
+    return onnx.helper.make_tensor_value_info(
+        name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+    )

@@ -6,8 +6,6 @@ are the same. What is left at the end is one number, and the loops around it. So
 depends on how the network moves numbers, and not on how many they are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +71,8 @@ def _moves(
         block = _factored(block, inner)
         strides = [strides[0] * inner, *strides]
     for start, count in segments:
-        part, loops = block[:, start], around
+        part = block[:, start]
+        loops = around
         if count > 1:
             part = np.stack([*part, block[0, start + 1] - part[0]])
             loops = (*around, (count, strides[0]))
@@ -122,7 +121,8 @@ def _segments(block: np.ndarray) -> list[tuple[int, int]]:
     steps = np.diff(rows[0], axis=0)
     apart = np.any(np.diff(rows[1:], axis=1), axis=(0, 2))
     breaks = np.flatnonzero(np.diff(steps, axis=0).any(axis=1) | apart[1:]) + 1
-    found, start = [], 0
+    found = []
+    start = 0
     while start < rows.shape[1] and len(found) <= MOST_SEGMENTS:
         later = breaks[np.searchsorted(breaks, start + 1) :]
         end = int(later[0]) + 1 if later.size else rows.shape[1]

@@ -1,7 +1,5 @@
 """The name of a network in C: that of its files and struct, which begins its functions'."""
 
-from __future__ import annotations
-
 import functools
 import re
 from importlib import resources

@@ -18,8 +18,6 @@ A new operator takes the first of these that fits:
    new function of `kernel.c` does. `node.refused("why, and what to do")` is the error for the rest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -406,8 +404,9 @@ def _by_matrix(program: Program, data: Addresses, matrix: np.ndarray) -> Address
     """The product of rows of data with a constant matrix, (..., k, columns)."""
     k, columns = matrix.shape[-2:]
     around = np.broadcast_shapes(data.shape[:-2], matrix.shape[:-2])
-    zero = np.zeros(columns, np.float32)
-    y = program.product(data.reshape(-1, k), matrix.reshape(k, columns), zero)
+    y = program.product(
+        data.reshape(-1, k), matrix.reshape(k, columns), np.zeros(columns, np.float32)
+    )
     return y.reshape(*around, *data.shape[-2:-1], columns)
 
 
@@ -539,8 +538,9 @@ def _lookup(program: Program, node: Node) -> list[Value]:
     index = program.data(index)
     y = program.buffer((*index.shape, *at.shape[1:]))
     numbers = (index.size, len(at), at[0].size)
-    x = program.address(index)
-    program.stages.append(Call(x, y.flat[0], y.size, "lookup", numbers, (program.address(at),)))
+    program.stages.append(
+        Call(program.address(index), y.flat[0], y.size, "lookup", numbers, (program.address(at),))
+    )
     rank = index.ndim
     return [np.moveaxis(y, range(rank), range(axis, axis + rank))]
 

@@ -1,7 +1,5 @@
 """LSTM, GRU and RNN operators as layers of `kernel.c`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -73,8 +71,9 @@ def _layers(
         head = f"{node.kind} {layer.features} -> {units}"
         if reverse:
             head += " backwards"
-        width = directions * units
-        program.stages.append(Recurrent(begin, place, y.size, len(x), number, width, reverse, head))
+        program.stages.append(
+            Recurrent(begin, place, y.size, len(x), number, directions * units, reverse, head)
+        )
     return [y, *(np.stack(end).view(Data) for end in ends.values())]
 
 

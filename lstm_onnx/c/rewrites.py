@@ -37,8 +37,9 @@ def _fold(
 ) -> None:
     """Compute the weights and the bias of a product with the normalization that follows."""
     names = [*product.input[1:], *node.input[1:]]
-    arrays = [onnx.numpy_helper.to_array(constants[name]) for name in names]
-    weights, *old, scale, bias, mean, variance = arrays
+    weights, *old, scale, bias, mean, variance = [
+        onnx.numpy_helper.to_array(constants[name]) for name in names
+    ]
     scale = scale / np.sqrt(variance.astype(np.float64) + attributes(node).get("epsilon", 1e-5))
     if product.op_type == "Conv" or attributes(product).get("transB"):
         weights = (weights.T * scale).T

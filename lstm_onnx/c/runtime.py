@@ -103,7 +103,8 @@ def prepare(request: Request) -> PreparedStep:
 class _NetworkStep(HostStep):
     def __init__(self, request: Request, began: float, network: LoadedNetwork, facts: dict) -> None:
         super().__init__(request, began)
-        self._network, self._facts = network, facts
+        self._network = network
+        self._facts = facts
         # Whole numbers are float32 in C.
         self._inputs = {name: array.astype(np.float32) for name, array in self._inputs.items()}
         arrays = (*self._inputs.values(), *self._outputs.values())

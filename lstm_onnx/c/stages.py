@@ -1,7 +1,5 @@
 """The calls of `kernel.c` that compute a network, and the numbers that they read and write."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

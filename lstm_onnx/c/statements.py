@@ -65,8 +65,9 @@ class Pass:
             reader.bases[base] = f"w + {weights.add(values)}"
         for stage in reader.stages:
             statement = _STATEMENTS[type(stage)]
-            x = reader.place(stage.x)
-            made.lines.append(statement(made, stage, x, reader.bases[stage.y // BASE]))
+            made.lines.append(
+                statement(made, stage, reader.place(stage.x), reader.bases[stage.y // BASE])
+            )
         places, made.buffer = _buffers(reader, weights.unit)
         pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
         for name, (base, _) in reader.outputs.items():
@@ -79,8 +80,10 @@ class Pass:
     @property
     def arguments(self) -> dict[str, int]:
         """Inputs and outputs: parameter -> size."""
-        sizes = {name: size for name, (_, size) in self.reader.outputs.items()}
-        return {**self.reader.inputs, **sizes}
+        return {
+            **self.reader.inputs,
+            **{name: size for name, (_, size) in self.reader.outputs.items()},
+        }
 
     def _recurrent(self, stage: Recurrent, x: str, y: str) -> str:
         layer = self.reader.layers[stage.layer]

@@ -1,7 +1,5 @@
 """The processors that C code is generated for."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Weights as generated code reads them: packed matrices, one after another."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lstm_onnx.c.stages import Layer
@@ -10,7 +8,8 @@ from lstm_trt.store import cache
 
 #: Vectors of a group of columns in a packed matrix, as in `kernel.c`: in products of many rows, and
 #: of one.
-TILE, GROUP = 4, 8
+TILE = 4
+GROUP = 8
 
 #: Precision -> bits of a weight in products with what a recurrent layer bounds by 1, and in all
 #: others.
@@ -58,7 +57,8 @@ class Weights:
     """Packed matrices and vectors, each of them once; `bits` as in `PRECISIONS`."""
 
     def __init__(self, vector_length: int, precision: str = "fp32") -> None:
-        self.length, self.bits = vector_length, PRECISIONS[precision]
+        self.length = vector_length
+        self.bits = PRECISIONS[precision]
         self.parts: list[np.ndarray] = []
         self.known: dict[str, int] = {}
         self.size = HEAD
@@ -132,10 +132,13 @@ class Weights:
 def packed(layer: Layer, weights: Weights) -> int:
     """The offset of a layer's packed weights, in the order of `recurrent` in the kernel."""
     w, r, wb, rb = layer.weights
-    first, last = layer.gates_of_h, (layer.gates - 1) * layer.units
-    biases, recurrent = wb + rb, np.zeros_like(rb)
+    first = layer.gates_of_h
+    last = (layer.gates - 1) * layer.units
+    biases = wb + rb
+    recurrent = np.zeros_like(rb)
     if layer.kind == "GRU":  # the last gate's own bias is multiplied by the reset gate
-        biases[last:], recurrent[last:] = wb[last:], rb[last:]
+        biases[last:] = wb[last:]
+        recurrent[last:] = rb[last:]
     if weights.row_major:
         of_h = recurrent[last:] if layer.kind == "GRU" else recurrent[:0]
         return weights.add(w, r, biases, of_h)

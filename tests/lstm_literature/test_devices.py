@@ -29,7 +29,7 @@ CELL = WORKLOADS["cell"].scaled("1/64")
 def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
     for module in (on_tensorflow, implementations):
         monkeypatch.setattr(module, "installed_version", installed.get)
-    monkeypatch.setattr(implementations, "is_installed", lambda package: True)
+    monkeypatch.setattr(implementations, "find_spec", lambda package: object())
     monkeypatch.setattr(machine_gpu, "device_here", lambda: gpu and SimpleNamespace(name=gpu))
     implementation = implementations.load_implementation("tensorflow-xla")
     assert implementation.availability("cpu").ready

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from lstm_literature.workloads import WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RunFailed, UsageError
 from lstm_trt.runtimes.base import Request
+from tests.support.gradients import gradients_of
 
 STEPS = 20
 
@@ -218,7 +218,7 @@ def assert_training_agrees(
     workload: LiteratureWorkload,
     current: Callable,
     one_bias: bool = False,
-    gradients_of: Callable = methodcaller("gradients"),
+    gradients_of: Callable = gradients_of,
 ) -> dict:
     """Gradients, losses and changes of the weights agree with PyTorch's, and the loss decreases; returns the facts.
 

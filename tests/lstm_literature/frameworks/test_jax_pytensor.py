@@ -25,6 +25,7 @@ from tests.support.framework_checks import (
     refused_by,
     with_two_threads,
 )
+from tests.support.gradients import gradients_of
 
 NAMES = ("jax-scan", "pytensor-scan")
 
@@ -81,7 +82,7 @@ def interpreted_gradients(task) -> dict[str, np.ndarray]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task, "mode", Mode(linker="py", optimizer="fast_compile"))
-        return task.gradients()
+        return gradients_of(task)
 
 
 # Numba compiles for half a minute, so one seed in two asks for it.

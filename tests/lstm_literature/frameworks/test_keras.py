@@ -43,8 +43,8 @@ def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
         implementation = implementations.load_implementation(name)
         missing = implementation.backend
         monkeypatch.setattr(
-            "lstm_literature.implementations.is_installed",
-            lambda package, missing=missing: package != missing,
+            "lstm_literature.implementations.find_spec",
+            lambda package, missing=missing: None if package == missing else object(),
         )
         state = implementation.availability()
         assert not state.ready and missing in state.reason and "frameworks" in state.remedy

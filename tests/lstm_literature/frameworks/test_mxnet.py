@@ -40,6 +40,7 @@ SUPPORTED = {name: workload for name, workload in TRAINING.items() if not IMPLEM
 
 #: Reads workloads as JSON and writes outputs, gradients and losses; the seeds are those of `framework_checks.given`.
 _RUN = f"""
+sys.path.insert(0, {str(ROOT)!r})
 import json
 import numpy as np
 from lstm_trt.config.configuration import Options
@@ -47,6 +48,7 @@ from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes.base import Request
+from tests.support.gradients import gradients_of
 found = {{}}
 for name, mode, plain in json.load(sys.stdin):
     workload = LiteratureWorkload.from_dict(plain)
@@ -59,7 +61,7 @@ for name, mode, plain in json.load(sys.stdin):
             task.step()
             found[f"{{name}} outputs {{seed}}"] = task.outputs()["outputs"]
     else:
-        found |= {{f"{{name}} gradient {{key}}": value for key, value in task.gradients().items()}}
+        found |= {{f"{{name}} gradient {{key}}": value for key, value in gradients_of(task).items()}}
         losses = []
         for _ in range({STEPS}):
             task.step()

@@ -32,6 +32,7 @@ from tests.support.framework_checks import (
     trained,
     with_two_threads,
 )
+from tests.support.gradients import spread
 
 NAMES = tuple(name for name in implementations.IMPLEMENTATIONS if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
@@ -57,7 +58,8 @@ def current(task) -> dict[tuple[str, ...], np.ndarray]:
         if not isinstance(held, HeldGate):
             found[held.names] = value.T if held.transposed else value
         else:  # the gates of a weight are in different variables
-            parts = held.spread(value).items() if held.transposed else [(held.names, held.spread(value)[held.names[0]])]
+            by_name = spread(held, value)
+            parts = by_name.items() if held.transposed else [(held.names, by_name[held.names[0]])]
             for names, part in parts:
                 key = names if isinstance(names, tuple) else (names,)
                 found[key] = found.get(key, 0) + part

@@ -208,10 +208,10 @@ def test_incompatible_versions_are_rejected(monkeypatch):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
         for module in (on_tvm, implementations):
             monkeypatch.setattr(module, "installed_version", versions.get)
-        monkeypatch.setattr(implementations, "is_installed", lambda package: True)
+        monkeypatch.setattr(implementations, "find_spec", lambda package: object())
         assert TUNED.availability().ready == ready
         assert UNTUNED.availability().ready
     with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
         prepared(TUNED, CELL)
-    monkeypatch.setattr(implementations, "is_installed", lambda package: False)
+    monkeypatch.setattr(implementations, "find_spec", lambda package: None)
     assert "frameworks" in UNTUNED.availability().remedy
