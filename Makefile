@@ -208,6 +208,8 @@ figures: $(VENV)/.core
 	done
 	@$(BIN)/lstm-trt report data/epyc/grid --deadline-us 1000 --percentile 99 --out docs/examples/report.html > /dev/null; \
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
+	@$(BIN)/lstm-trt verdict data/xeon/beside --runtime c --hidden 64 --deadline-us $(DEADLINE_US) --figures figures/xeon/beside > /dev/null; \
+	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
 	@$(BIN)/python benchmarks/verdict_rates.py --figure figures/until-decided.png
 
 lab: $(VENV)/.lab

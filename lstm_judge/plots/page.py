@@ -33,10 +33,10 @@ from lstm_judge.plots.style import (
     percent,
     whole,
 )
-from lstm_judge.plots.tail import draw_tail
+from lstm_judge.plots.tail import draw_tail, loads
 from lstm_judge.plots.trials import calls_of, draw_order
 from lstm_judge.read.numbers import percent_certified
-from lstm_judge.read.rounds import Group, Round
+from lstm_judge.read.rounds import Group, Round, by_network
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
@@ -349,8 +349,9 @@ def draw_outliers(
 def draw_verdicts(
     runs: Any, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several sizes a
-    map of margins for the percentile of the verdicts.
+    """Write one page per configuration as `verdict-*.png` (or svg, pdf), for several sizes a map of
+    margins for the percentile of the verdicts, and the tails of each network that was recorded
+    beside loads.
 
     Returns the paths. Of more than 12 configurations, the worst get a page; the map shows all.
     Raises `UsageError` if the folder cannot be written.
@@ -366,10 +367,17 @@ def draw_verdicts(
     recorded = replace(
         runs, groups=tuple(group for group in runs if group.configuration is not None)
     )
+    asked = verdicts[0].question
+    of_first = {places[0]: places for places in by_network(recorded) if len(places) > 1}
+
+    def by_load(first: Runs, place: int) -> Picture:
+        groups = [recorded[each] for each in of_first[place]]
+        return loads(groups, deadline_us=asked.deadline_us)
+
+    files |= _files("verdict-loads", recorded, of_first, by_load)
     axes = map_axes(recorded) if recorded.groups else ()
     workloads = {group.configuration.workload for group in recorded}
     if sum(None not in map(workload.axes.get, axes) for workload in workloads) > 1:
-        asked = verdicts[0].question
         files[f"verdict-margin-p{short_number(asked.percentile)}"] = partial(
             heat_map,
             recorded,
