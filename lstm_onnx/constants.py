@@ -117,7 +117,7 @@ def resolved(model: onnx.ModelProto) -> onnx.ModelProto:
     model.ir_version = max(model.ir_version, CONSTANTS_ALONE)
     for graph in graphs(model.graph):
         del graph.value_info[:]
-    nothing = _Known({}, {}, {each.domain: each.version for each in model.opset_import})
+    nothing = _Known({}, {}, opsets_of(model))
     before = b""
     while model.SerializeToString() != before:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -194,6 +194,17 @@ def _is_small(node: onnx.NodeProto, known: _Known) -> bool:
         return (limit - start) / delta <= SMALL_ELEMENTS
     sizes = [known.sizes.get(name, (None,)) for name in node.output if name]
     return all(None not in each and math.prod(each) <= SMALL_ELEMENTS for each in sizes)
+
+
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Domain of operators -> the version of it that the model uses."""
+    return {each.domain: each.version for each in model.opset_import}
+
+
+def stored_values(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    """Name -> array, of the weights and constants that a graph holds, without those of its
+    bodies."""
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
 def evaluated(node: onnx.NodeProto, values: Mapping, opsets: dict[str, int]) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lstm_onnx.constants import evaluated, operators
+from lstm_onnx.constants import evaluated, operators, opsets_of, stored_values
 from lstm_onnx.limits import check_time
 from lstm_trt.config.libraries import onnx
 from lstm_trt.export.onnx_checks import RECURRENT, label
@@ -69,10 +69,8 @@ class InputValues:
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[Any]) -> None:
         self._inputs = {each.name: each for each in inputs}
-        self._opsets = {each.domain: each.version for each in model.opset_import}
-        self._constants = {
-            each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer
-        }
+        self._opsets = opsets_of(model)
+        self._constants = stored_values(model.graph)
         self._makers: dict[str, onnx.NodeProto] = {}
         self._uses: list[Use] = []
         # Tensor -> the inputs from which it is computed without weights.

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_onnx.constants import stored_values
 from lstm_onnx.read_onnx import Arrays, run_onnxruntime
 from lstm_trt.config.errors import UsageError, any_error
 from lstm_trt.config.libraries import onnx
@@ -145,9 +146,7 @@ class _Carrying:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        self.known = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self.graph.initializer
-        }
+        self.known = stored_values(self.graph)
         self.varying = {value.name for value in self.graph.input} - self.known.keys()
 
     def carry(self) -> None:

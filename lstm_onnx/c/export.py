@@ -21,7 +21,7 @@ from lstm_onnx.c.rewrites import fold_normalizations
 from lstm_onnx.c.statements import FEW_COLUMNS
 from lstm_onnx.c.targets import TARGETS, Target, native_target
 from lstm_onnx.c.weights import PRECISIONS, WHOLE, as_packed
-from lstm_onnx.constants import evaluated
+from lstm_onnx.constants import evaluated, opsets_of, stored_values
 from lstm_onnx.evaluate import NotEvaluated, evaluate, in_float64
 from lstm_onnx.own_network import OnnxNetwork, stream_of
 from lstm_onnx.read_onnx import in_sequence
@@ -417,8 +417,8 @@ def with_packed_weights(
     if precision == "fp32":
         return model
     fold_normalizations(model.graph)
-    opsets = {each.domain: each.version for each in model.opset_import}
-    known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    opsets = opsets_of(model)
+    known = stored_values(model.graph)
     for node in model.graph.node:
         if known.keys() | {""} >= {*node.input}:
             known |= zip(node.output, evaluated(node, known, opsets), strict=False)

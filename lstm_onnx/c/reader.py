@@ -23,7 +23,7 @@ from lstm_onnx.c.operators import CONDITIONS, HANDLERS, MOVES, SIZES, of_whole_n
 from lstm_onnx.c.program import FILL, Program
 from lstm_onnx.c.rewrites import fold_first_states, fold_normalizations
 from lstm_onnx.c.stages import Addresses, Data, Recurrent, Repeat, Value
-from lstm_onnx.constants import evaluated
+from lstm_onnx.constants import evaluated, opsets_of, stored_values
 from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.format import listed
 from lstm_trt.config.libraries import onnx
@@ -64,7 +64,7 @@ class Reader(Program):
         carried = {state.input: state.output for state in states}
         fold_normalizations(graph)
         firsts = fold_first_states(graph, carried, kept)
-        self.opsets.update({entry.domain: entry.version for entry in model.opset_import})
+        self.opsets.update(opsets_of(model))
         self.carries = bool(states)
         #: States that are not in `kept`, but not those of a recurrent layer either.
         self.others: list[str] = []
@@ -73,8 +73,7 @@ class Reader(Program):
         self.uses.update(value.name for value in graph.output)
         for node in graph.node:
             self.uses.update(node.input)
-        for tensor in graph.initializer:
-            self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        self.values.update(stored_values(graph))
         #: Parameter of each input, x or x_NAME if there are several, -> its size.
         self.inputs: dict[str, int] = {}
         self._read_inputs(graph, carried, kept)
