@@ -19,6 +19,7 @@ import pytest
 from lstm_judge.read.runs import load
 from lstm_trt import registry
 from lstm_trt.cli.main import FIRST_STEPS
+from lstm_trt.machine.linux import allowed_cores
 from tests.conftest import ROOT, ran
 from tests.support.packages import PACKAGES
 
@@ -45,7 +46,7 @@ def run_page(text: str, folder: Path, lab, shell: bool = False) -> dict[str, int
 
     def run_command(line: str) -> str:
         result = lab(*shlex.split(line), cwd=folder)
-        answers = (0, 1, 3) if re.search("compare|verdict latencies.csv|--until", line) else (0,)
+        answers = (0, 1, 3) if re.search("compare|verdict (latencies.csv|loads)|--until", line) else (0,)
         assert result.returncode in answers, (line, result.stderr)
         return result.stdout
 
@@ -157,6 +158,8 @@ def test_the_first_steps_are_in_the_readme():
     ],
 )
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
+    if name == "verdict" and len(allowed_cores()) < 2:
+        pytest.skip("loads on other cores need some")
     counts = run_page((ROOT / f"docs/{name}.md").read_text(), tmp_path, lab)
     assert counts["commands"] + counts["programs"] >= 1
 

@@ -276,8 +276,13 @@ class Protocol:
 
     @property
     def beside_text(self) -> str | None:
-        """The loads in words, "2 x itself and stream on the same core"; None without."""
-        names = [f"{command} x itself" if name == COPIES else name for name, command in self.beside]
+        """The loads in words, "2 copies of itself and stream on the same core"; None without."""
+        names = []
+        for name, command in self.beside:
+            called = name
+            if name == COPIES:
+                called = "a copy of itself" if int(command) == 1 else f"{command} copies of itself"
+            names.append(called)
         if not names:
             return None
         text = " and ".join(names)

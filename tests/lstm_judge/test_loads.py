@@ -36,7 +36,7 @@ from tests.support.pictures import told
 OTHER_COMMAND = {"stream": "stress-ng --stream 4"}
 NAME = "1x8-s4-b1 on fast"
 #: Load -> the maximum that is planted.
-MAX_US = {None: 610, "2 x itself": 700, "stream": 4556, "stream on the same core": 900}
+MAX_US = {None: 610, "2 copies of itself": 700, "stream": 4556, "stream on the same core": 900}
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_arrivals_and_loads_are_named_once_each():
         ({"beside": "stream"}, [4556]),
         ({"beside": None}, [610]),
         ({"beside": "quiet"}, [610]),
-        ({"beside": ["quiet", "2 x itself"]}, [610, 700]),
+        ({"beside": ["quiet", "2 copies of itself"]}, [610, 700]),
         ({"beside_on": "same-core"}, [900]),
         ({"beside_on": "other-cores", "beside": "stream"}, [4556]),
         ({"load_commands": "COPIES=2"}, [700]),
@@ -210,7 +210,7 @@ def test_the_worst_load_is_named_by_its_maximum(runs):
     found = verdict(runs, 5000, percentile="99")
     line = (
         "Worst beside stream: max 4556.0 us, MET (beside stream on the same core: max 900.0 us, MET;"
-        f" beside 2 x itself: max 700.0 us, MET; quiet: max 610.0 us, MET)  {NAME}"
+        f" beside 2 copies of itself: max 700.0 us, MET; quiet: max 610.0 us, MET)  {NAME}"
     )
     assert list(worst_loads(found)) == [line]
     assert line in str(found).splitlines() and line in found.conclusion.splitlines()
@@ -262,9 +262,9 @@ def test_a_baseline_is_compared_load_by_load(runs):
     slower[0].columns["latency_ns"] *= 2
     found = report(runs, 650, baseline=as_runs([*slower[:1], *slower[2:]]))
     rows = {row[0]: row[1] for row in found.compared[1]}
-    assert rows[f"{NAME} beside stream"] != rows[NAME] and f"{NAME} beside 2 x itself" not in rows
+    assert rows[f"{NAME} beside stream"] != rows[NAME] and f"{NAME} beside 2 copies of itself" not in rows
     assert {load_of(both.a) for both, _ in found.comparisons.items() if both.on_both_sides} == {*MAX_US} - {
-        "2 x itself"
+        "2 copies of itself"
     }
 
 

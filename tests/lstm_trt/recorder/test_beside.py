@@ -258,7 +258,7 @@ def test_copies_call_the_same_step_and_end_with_the_recording(tmp_path):
     recording = lstm_trt.record(SHAPE, "onnxruntime", where(beside={"COPIES": "2"}), out=tmp_path)
     (load,) = recording.provenance["beside"]
     assert load["name"] == "COPIES" and load["command"] == "2" and load["cpu_ns"] > 0
-    assert recording.configuration.protocol.beside_text.startswith("2 x itself")
+    assert recording.configuration.protocol.beside_text.startswith("2 copies of itself")
     assert wait_for(lambda: set(psutil.Process().children(recursive=True)) <= before)
 
 
