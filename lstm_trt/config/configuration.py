@@ -174,8 +174,9 @@ class Protocol:
 
     `beside`: loads that run during the trials, the command of each by its name, on the other cores
     or with `beside_on` "same-core" on those of the trials; the load `COPIES` is a number of further
-    processes that run the same step. `fifo`: the real-time priority (SCHED_FIFO) of the timed
-    thread from the end of the warm-up on.
+    processes that run the same step. Commands run without the variables that set numbers of threads
+    (OMP_NUM_THREADS and the like), which are the recorder's. `fifo`: the real-time priority
+    (SCHED_FIFO) of the timed thread from the end of the warm-up on.
     """
 
     trials: int = described(1000, help="timed trials", tells=Tells.MINOR)

@@ -1,8 +1,9 @@
 """The real-time scheduling of the timed thread (SCHED_FIFO), as far as this machine allows it.
 
 Linux stops real-time threads that leave no time to others: in each `sched_rt_period_us` they may
-run for `sched_rt_runtime_us`, by default for 950 ms of each second. A thread that never sleeps is
-then late by 50 ms each second, also alone on its core. So its duty must stay below that limit.
+run for `sched_rt_runtime_us`, by default for 950 ms of each second. A thread that never sleeps was
+stopped for 50 ms each second by Linux 6.18, also alone on its core. So the duty must stay below
+that limit.
 """
 
 import os

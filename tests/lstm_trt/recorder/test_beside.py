@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -275,6 +276,15 @@ def test_a_load_that_was_none_makes_a_failure_row(tmp_path, command, reason):
     (failure,) = folders.read_many(tmp_path)
     assert failure.stage == "run" and reason in failure.reason
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_an_executor_records_beside_loads_and_says_what_its_machine_lacks(tmp_path):
+    protocols = [where(beside={"busy": BUSY}), where(beside={"missing": "no-such-program-anywhere"})]
+    with ThreadPoolExecutor(1) as executor:
+        lstm_trt.sweep([SHAPE], ["onnxruntime"], protocols, out=tmp_path, executor=executor, show_progress=False)
+    stored = {item.configuration.protocol.beside[0][0]: item for item in folders.read_many(tmp_path)}
+    (load,) = stored["busy"].provenance["beside"]
+    assert load["cpu_ns"] > 0 and "there is no program no-such-program-anywhere" in stored["missing"].reason
 
 
 def test_a_load_that_ends_during_the_trials_makes_a_failure(monkeypatch):
