@@ -22,7 +22,7 @@ from lstm_trt.config.errors import RunFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine import counters
 from lstm_trt.machine.linux import allowed_cores
-from lstm_trt.recorder import beside
+from lstm_trt.recorder import beside, pool
 from lstm_trt.recorder.beside import Load, Loads, rate_in, used
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import resources
@@ -254,13 +254,21 @@ def test_a_recording_beside_a_load_states_what_the_load_did(tmp_path):
     assert stored.provenance["beside"] == [load]
 
 
-def test_copies_call_the_same_step_and_end_with_the_recording(tmp_path):
-    before = set(psutil.Process().children(recursive=True))
+def test_copies_call_the_same_step_and_end_with_the_recording(tmp_path, monkeypatch):
+    started = {}
+
+    class Noted(pool.Process):
+        def __init__(self, options, logs, name, interpreter=None):
+            super().__init__(options, logs, name, interpreter)
+            started[name] = self
+
+    monkeypatch.setattr(pool, "Process", Noted)
     recording = lstm_trt.record(SHAPE, "onnxruntime", where(beside={"COPIES": "2"}), out=tmp_path)
     (load,) = recording.provenance["beside"]
     assert load["name"] == "COPIES" and load["command"] == "2" and load["cpu_ns"] > 0
     assert recording.configuration.protocol.beside_text.startswith("2 copies of itself")
-    assert wait_for(lambda: set(psutil.Process().children(recursive=True)) <= before)
+    assert {"copy-0", "copy-1"} <= started.keys()
+    assert not any(started[name].alive for name in ("copy-0", "copy-1"))
 
 
 @pytest.mark.parametrize(
