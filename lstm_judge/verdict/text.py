@@ -103,7 +103,7 @@ def worst_loads(verdicts: Verdicts) -> Iterator[str]:
                 f" {verdict.outcome}"
             )
         worst, *others = texts
-        yield f"Worst {worst} ({'; '.join(others)})  {group.configuration.title}"
+        yield f"{group.configuration.title}, worst {worst} ({'; '.join(others)})"
 
 
 def selection(verdicts: Verdicts) -> Iterator[str]:
