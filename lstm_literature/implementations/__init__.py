@@ -167,7 +167,7 @@ class Implementation(ABC):
         """Ready if `PACKAGES` are installed, and for "cuda" if there is a GPU; imports no framework, never raises."""
         version = installed_version(self.DISTRIBUTION)
         for package in self.PACKAGES:
-            if find_spec(package) is None:
+            if not is_installed(package):
                 return Availability(
                     False, version, reason=f"{package} is not installed", remedy=how_to_install("frameworks")
                 )
@@ -353,3 +353,11 @@ def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> 
             f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
         )
     return batch
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package is installed, without importing it."""
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from lstm_literature import implementations, states
-from lstm_literature.implementations import on_tensorflow
+from lstm_literature.implementations import is_installed, on_tensorflow
 from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.machine import gpu as machine_gpu
@@ -112,3 +113,9 @@ def test_the_list_says_how_to_install_what_is_missing():
         assert name in page
         if not row["ready"]:
             assert row["reason"] and row["remedy"] in page, name
+
+
+def test_a_package_that_cannot_be_looked_up_is_not_installed(monkeypatch):
+    """The parent of a dotted name may be missing, and a module that a program made has no specification."""
+    monkeypatch.setitem(sys.modules, "made_by_hand", ModuleType("made_by_hand"))
+    assert [is_installed(name) for name in ("numpy", "no_such_parent.child", "made_by_hand")] == [True, False, False]
