@@ -355,7 +355,8 @@ def _measured(
 ) -> Content:
     """A map of the maxima."""
     title = f"Maximum latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading = in_numbers = ""
+    reading = ""
+    in_numbers = ""
     summary = data.describe_extremes(points, "max_us")
     cells = []
     for point, cell in zip(points, blank, strict=True):
@@ -437,8 +438,11 @@ def _bound(cell: Cell, verdict: Verdict) -> Cell:
         value=bound_us,
         text=f"{'>' if proven_us is None else ''}{short(bound_us)}",
         bold=verdict.outcome == Outcome.MISSED,
-        hatch=cell.hatch
-        or (HATCH_EVIDENCE if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE else ""),
+        hatch=(
+            HATCH_EVIDENCE
+            if verdict.outcome == Outcome.NOT_ENOUGH_EVIDENCE and not cell.hatch
+            else cell.hatch
+        ),
     )
 
 

@@ -371,8 +371,7 @@ def draw_verdicts(
     of_first = {places[0]: places for places in by_network(recorded) if len(places) > 1}
 
     def by_load(first: Runs, place: int) -> Picture:
-        groups = [recorded[each] for each in of_first[place]]
-        return loads(groups, deadline_us=asked.deadline_us)
+        return loads([recorded[each] for each in of_first[place]], deadline_us=asked.deadline_us)
 
     files |= _files("verdict-loads", recorded, of_first, by_load)
     axes = map_axes(recorded) if recorded.groups else ()

@@ -154,12 +154,14 @@ def _notes(groups: Sequence[Group], deadline_us: float | None, controls: bool) -
     """What is drawn, and how it is read, for the head of the figure."""
     own = [group for group in groups if group.configuration]
     several = any(len(data.trials_of(group)) > 1 for group in groups)
-    named = ("beside", "load_commands")
     return [
         f"n = {style.whole_range(group.n for group in groups)} trials per line, after warm-up"
         f"{', of all rounds' if several else ''}. A steep drop is a cluster of slow trials;"
         " the plateau before it shows its share.",
-        data.describe_systems(data.points_of(own), without=named) if own else "",
+        # The legend names loads.
+        data.describe_systems(data.points_of(own), without=("beside", "load_commands"))
+        if own
+        else "",
         "Dotted: an event that never occurred in n trials may still have that share"
         " (95 % confidence)."
         + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),

@@ -204,9 +204,10 @@ def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> 
         for name, field in about(type(settings)).items():
             value = getattr(settings, name)
             default = "none" if name == "wait" else field.default  # of closed arrivals
-            if name == "beside":
-                words += [f"--beside={load}={command}" for load, command in value]
-            elif field.flag and value is not None and (value != default or name in shown):
+            if field.flag and value is not None and (value != default or name in shown):
+                if isinstance(value, tuple):
+                    words += [f"{field.flag}={'='.join(pair)}" for pair in value]
+                    continue
                 text = f"{value:.15g}" if isinstance(value, float) else str(value)
                 words += [field.flag] if isinstance(value, bool) else [field.flag, text]
     return words

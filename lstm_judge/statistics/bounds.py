@@ -106,9 +106,10 @@ class FixedTests:
             return high
         allowed = float(self.allowed)
         first = allowed if allowed > high else (high + 1) / 2
-        return searched(lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0)[
-            1
-        ]
+        _, high = searched(
+            lambda rate: self._met_in_bursts(misses, Fraction(rate)), first, high, 1.0
+        )
+        return high
 
     def rate_low(self, misses: int) -> float:
         """The largest allowed rate for which these misses prove MISSED; 0 without any."""
@@ -194,9 +195,10 @@ class SequentialTests:
     def rate_high(self, seen: Evidence, misses: int) -> float:
         """The smallest allowed rate for which so many misses in a round decide MET; 1 if there is
         none."""
-        return searched(lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0)[
-            1
-        ]
+        _, high = searched(
+            lambda rate: self._met(seen, misses, rate), float(self.allowed), 0.0, 1.0
+        )
+        return high
 
     def percentile_high_us(self, seen: Evidence, series: Trials) -> float:
         """The latency that as many calls of a round exceed as just decide MET; infinite if there is
