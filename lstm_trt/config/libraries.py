@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
     import pandas as pd
+    import psutil
     import pyarrow as pa
     import pyarrow.parquet as pq
     import torch
@@ -125,10 +126,11 @@ else:
     pa = _Library("pyarrow")
     pd = _Library("pandas")
     pq = _Library("pyarrow.parquet")
+    psutil = _Library("psutil")
     special = _Library("scipy.special")
     torch = _Library("torch")
 
-__all__ = ["np", "onnx", "onnxruntime", "pa", "pd", "pq", "special", "torch"]
+__all__ = ["np", "onnx", "onnxruntime", "pa", "pd", "pq", "psutil", "special", "torch"]
 
 #: Versions of CUDA that names of packages end with.
 CUDA_MAJORS = (12, 13)

@@ -19,10 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import psutil
-
 from lstm_trt.config.configuration import COPIES, Options, Protocol
 from lstm_trt.config.errors import RunFailed, UsageError
+from lstm_trt.config.libraries import psutil
 from lstm_trt.machine import linux
 from lstm_trt.machine.counters import process_clock
 from lstm_trt.machine.process import Interpreter
@@ -47,7 +46,7 @@ def cores_of(protocol: Protocol, options: Options) -> tuple[int, ...]:
     needed = options.threads if COPIES in dict(protocol.beside) else 1
     if len(others) < needed:
         raise UsageError(
-            f"loads on other cores need {needed} more than those of the trials, and this process"
+            f"the loads need {needed} of the cores besides those of the trials, and this process"
             f" may use only {linux.list_text(linux.allowed_cores())}: add --beside-on same-core"
         )
     return others
@@ -152,7 +151,6 @@ class Loads:
         self._loads: list[Any] = []
         self._copies = [Copies(copies)] if copies else []
         self._began: list[tuple] = []
-        self._began_ns = 0
 
     def __enter__(self) -> Loads:
         try:

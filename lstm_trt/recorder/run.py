@@ -432,7 +432,7 @@ class Session:
         with real_time.scheduled(protocol.fifo, now=not is_first):
             timed = self.loop.part(marked, end_ns, partial(self._after_block, tell))
             ended_ns = time.perf_counter_ns()
-            scheduling = real_time.stated()
+            scheduling = real_time.stated() if protocol.fifo else None
         loads = self.loads.finish()
         trials = self.loop.trials(self.origin_ns)
         self.trials += timed
@@ -441,7 +441,7 @@ class Session:
         provenance: dict[str, Any] = {"gpu_after": self._run.watcher.gpu_state()}
         if loads:
             provenance["beside"] = loads
-        if protocol.fifo:
+        if scheduling:
             provenance["scheduling"] = scheduling
         if self._job.asked_s is None:
             trials.self_check.update(loop_against_batches(trials))

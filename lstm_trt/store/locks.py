@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.libraries import psutil
 
 LOCK_FILE = ".lstm_trt.lock"
 
@@ -138,8 +139,6 @@ def _locked(handle: int, wait: bool | float) -> bool:
 def _holder(handle: int) -> str:
     """The process that holds the lock of an open file, as the kernel lists it, its program, user
     and beginning."""
-    import psutil  # only needed here
-
     status = os.fstat(handle)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, psutil.Error):

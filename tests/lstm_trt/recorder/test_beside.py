@@ -27,6 +27,7 @@ from lstm_trt.recorder.beside import Load, Loads, rate_in, used
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import resources
 from lstm_trt.store import files, folders, joins
+from lstm_trt.store.locks import timing_lock
 from tests.conftest import rest_is_heavy, wait_for
 
 SHAPE = LstmShape(1, 16, 8)
@@ -148,6 +149,14 @@ def test_the_cores_of_loads_are_locked_too():
     assert locked >= {f"core-{core}" for core in configuration.options.cores}
 
 
+def test_a_recording_waits_for_the_cores_of_its_loads():
+    asked = where(beside={"x": BUSY})
+    configuration = describe(SHAPE, "onnxruntime", asked)
+    load_core = beside.cores_of(asked, configuration.options)[0]
+    with timing_lock([f"core-{load_core}"]), pytest.raises(UsageError, match=f"core {load_core} "):
+        lstm_trt.record(SHAPE, "onnxruntime", asked, wait=False)
+
+
 # What a load does
 
 
@@ -250,6 +259,10 @@ def test_a_recording_beside_a_load_states_what_the_load_did(tmp_path):
     assert load["name"] == "busy" and load["command"] == BUSY and recording.timed_ns.size == 300
     assert 0 < load["cpu_ns"] <= 1.5 * load["wall_ns"] * len(load["cores"]) + 1e8
     assert recording.configuration.protocol.beside == (("busy", BUSY),)
+    stated = recording.provenance
+    on_pinned = recording.configuration.protocol.beside_on == "same-core"
+    without = counters.others(stated["blocks"], stated["self_check"]["loop_ns"], 1, load["cpu_ns"], on_pinned)
+    assert stated["others"] == without
     (stored,) = folders.read_many(tmp_path)
     assert stored.provenance["beside"] == [load]
 
