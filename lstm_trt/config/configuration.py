@@ -256,8 +256,8 @@ class Protocol:
             check_whole("fifo", self.fifo, 1, 99)
             if not self.arrivals().sleeps or self.arrival != "periodic":
                 raise UsageError(
-                    "fifo is for threads that sleep between calls, since nothing else runs on their"
-                    " core meanwhile: add --arrival periodic --wait sleep, or --wait os"
+                    "fifo needs calls with sleep between them, since nothing else runs on the core"
+                    " of a real-time thread: add --arrival periodic --wait sleep, or --wait os"
                 )
 
     def _check_loads(self) -> None:
