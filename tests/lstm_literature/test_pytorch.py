@@ -223,7 +223,7 @@ def test_a_step_of_the_written_out_cell_has_as_many_products_as_document_001(sty
 @pytest.mark.parametrize("mode", rest_is_heavy(["forward", "training"], lambda mode: mode == "training"))
 @pytest.mark.parametrize("name", EAGER_FIRST)
 def test_time_inside_the_step_grows_with_the_work(name, mode):
-    checks.assert_time_grows_with_the_work(name, mode, many=128)
+    checks.assert_time_grows_with_the_work(name, mode)
 
 
 @pytest.mark.parametrize(
