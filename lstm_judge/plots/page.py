@@ -362,13 +362,17 @@ def draw_verdicts(
         outliers = search_outliers(one[0].rounds) if one[0].n else None
         return verdict_page(one, verdicts[place], outliers)
 
-    places = sorted(range(len(runs)), key=lambda place: _urgency(verdicts[place]))
+    places = sorted(range(len(runs)), key=lambda place: verdicts[place].urgency)
     files = _files("verdict", runs, places[:PAGES], page)
     recorded = replace(
         runs, groups=tuple(group for group in runs if group.configuration is not None)
     )
     asked = verdicts[0].question
-    of_first = {places[0]: places for places in by_network(recorded) if len(places) > 1}
+    of_first = {}
+    for network in by_network(recorded):
+        timed = [place for place in network if recorded[place].n]
+        if len(timed) > 1:
+            of_first[timed[0]] = timed
 
     def by_load(first: Runs, place: int) -> Picture:
         return loads([recorded[each] for each in of_first[place]], deadline_us=asked.deadline_us)
@@ -387,12 +391,6 @@ def draw_verdicts(
             percentile=short_number(asked.percentile),
         )
     return style.write_pictures(files, folder, formats)
-
-
-def _urgency(verdict: Verdict) -> tuple[int, float]:
-    """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
-    order = (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET)
-    return order.index(verdict.outcome), -(verdict.max_us or 0.0)
 
 
 def _files(

@@ -310,7 +310,7 @@ def loads(runs: Any, *, deadline_us: float | None = None) -> Picture:
 
     Raises `UsageError` unless there are recordings of one network, with several loads.
     """
-    runs = as_runs(runs)
+    runs = [group for group in as_runs(runs) if group.n]
     networks = by_network(runs)
     if len(networks) != 1 or len(networks[0]) < 2:
         names = listed((runs[places[0]].name for places in networks), 3)

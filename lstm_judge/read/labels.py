@@ -37,6 +37,9 @@ LEFT_OUT = (
     "load_commands",
 )
 
+#: Fields that the text of the loads, `beside`, says or stands for.
+SAID_BY_LOAD = ("beside_on", "load_commands")
+
 
 def flat(configuration: Configuration) -> dict[str, object]:
     """All fields of a configuration in one dictionary; None for unused ones of the protocol.
@@ -100,12 +103,12 @@ def field_text(name: str, value: object) -> str:
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
     """For each dictionary the text of the fields that differ; with `enough`, only of those that
-    tell more apart. Commands of loads are shown only then: loads have names."""
+    tell more apart. `SAID_BY_LOAD` is shown only then."""
     texts = [""] * len(fields)
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        if not (enough or name == "load_commands") or len(set(longer)) > len(set(texts)):
+        if not (enough or name in SAID_BY_LOAD) or len(set(longer)) > len(set(texts)):
             texts = longer
     return texts
 

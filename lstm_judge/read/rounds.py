@@ -448,11 +448,14 @@ def in_order(value: object) -> tuple:
 
 
 def by_network(groups: Iterable[Group]) -> list[list[int]]:
-    """The places of the groups with trials, those together that differ in their loads only."""
+    """The places of the groups with a configuration, those together that differ in their loads
+    only."""
     places: dict[tuple, list[int]] = {}
     for place, group in enumerate(groups):
-        if group.key and group.n:
-            alike = (without_loads(group.configuration).id, *group.key[1:])
+        if group.configuration is not None:
+            # Of groups without a key it is not known where they were recorded.
+            others = group.key[1:] if group.key else (place,)
+            alike = (without_loads(group.configuration).id, *others)
             places.setdefault(alike, []).append(place)
     return list(places.values())
 

@@ -149,6 +149,12 @@ class Verdict(JsonFields):
         undecided = self.outcome == Outcome.NOT_ENOUGH_EVIDENCE
         return self.new_recording.trials if undecided else None
 
+    @property
+    def urgency(self) -> tuple[int, float]:
+        """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
+        order = (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET)
+        return order.index(self.outcome), -(self.max_us or 0.0)
+
     def __repr__(self) -> str:
         if not self.n:
             return f"<Verdict: {self.outcome}, {'; '.join(self.reasons)}>"

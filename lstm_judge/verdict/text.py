@@ -98,10 +98,8 @@ def worst_loads(verdicts: Verdicts) -> Iterator[str]:
         texts = []
         for place in places:
             group, verdict = slowest[place]
-            texts.append(
-                f"{load_text(group.configuration)}: max {microseconds(verdict.max_us)} us,"
-                f" {verdict.outcome}"
-            )
+            said = f"max {microseconds(verdict.max_us)} us, {verdict.outcome}"
+            texts.append(f"{load_text(group.configuration)}: {said if verdict.n else 'failed'}")
         worst, *others = texts
         yield f"{group.configuration.title}, worst {worst} ({'; '.join(others)})"
 

@@ -26,7 +26,7 @@ from lstm_judge.answers import Answers, runs_to_judge
 from lstm_judge.outcomes import Outcome
 from lstm_judge.read.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_judge.read.labels import size_of
-from lstm_judge.read.rounds import Round
+from lstm_judge.read.rounds import Round, by_network
 from lstm_judge.read.runs import Runs, RunsSource, as_runs
 from lstm_judge.statistics import quantiles, sequential
 from lstm_judge.statistics.excess import Spent
@@ -85,16 +85,17 @@ class Verdicts(Answers[Verdict]):
         """The place of the largest network (`by`: see `size_of`) that is MET, or `undecided` and
         may be MET in a new recording, of all or of some `places`; or None.
 
-        Of networks of equal size it is one that is MET, and of these that with the smallest
-        maximum.
+        Of one that was recorded beside several loads the worst counts. Of networks of equal size it
+        is one that is MET, and of these that with the smallest maximum.
         """
+        asked = range(len(self)) if places is None else list(places)
         found = []
-        for place in range(len(self)) if places is None else places:
+        for network in by_network(self.runs[place] for place in asked):
+            place = min((asked[each] for each in network), key=lambda each: self[each].urgency)
             answer = self[place]
-            configuration = self.runs[place].configuration
             met = answer.outcome == Outcome.MET
-            if (met or (undecided and answer.trials_needed)) and configuration is not None:
-                size = size_of(configuration.workload, by)
+            if met or (undecided and answer.trials_needed):
+                size = size_of(self.runs[place].configuration.workload, by)
                 if size is not None:
                     found.append((size, met, -(answer.max_us or math.inf), -place))
         return -max(found)[-1] if found else None

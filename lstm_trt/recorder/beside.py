@@ -32,6 +32,12 @@ LEAD_S = 1.0
 #: For at most so long they run alone after the trials, in s, for the rate that they print.
 ALONE_S = 3.0
 
+#: So much of what a load prints is kept, its end; one that never stops printing fills no disk.
+KEPT_BYTES = 65_536
+
+#: For so long a load may hold its output open once its supervisors have ended, in s.
+PATIENCE_S = 5.0
+
 #: A rate: a number, perhaps a word, and a unit per second: "8947.77 MB/sec", "12.1 MB read/sec".
 RATE = re.compile(r"\b[\d.]+ (?:\w+ )?\S+/s(?:ec)?\b")
 
@@ -71,7 +77,7 @@ def commands(protocol: Protocol) -> list[tuple[str, str]]:
 
 
 class Load:
-    """A command, all that came of it, and what it prints."""
+    """A command, all that came of it, and the end of what it prints."""
 
     #: So many of its processes are no load: those that supervise.
     supervisors = 2
@@ -85,6 +91,13 @@ class Load:
         )
         pipe, self._held = os.pipe()
         supervisor.append(str(pipe))
+        reads, prints = os.pipe()
+        self._kept = subprocess.Popen(
+            ["tail", "-c", str(KEPT_BYTES)],
+            start_new_session=True,
+            stdin=reads,
+            stdout=self._printed,
+        )
         # The recorder's own numbers of threads are not meant for it.
         environment = dict(os.environ)
         for variable in linux.THREAD_VARIABLES:
@@ -95,23 +108,29 @@ class Load:
             start_new_session=True,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._printed,
+            stdout=prints,
+            stderr=prints,
         )
-        os.close(pipe)
+        for descriptor in (pipe, reads, prints):
+            os.close(descriptor)
         # What it starts, which takes some milliseconds, inherits them.
-        os.sched_setaffinity(self._child.pid, cores)
+        for pid in self.pids:
+            os.sched_setaffinity(pid, cores)
 
     @property
     def pids(self) -> list[int]:
-        return [self._child.pid]
+        return [self._child.pid, self._kept.pid]
 
     def end(self) -> str:
-        """End it; returns what it printed. May be called twice."""
+        """End it; returns the end of what it printed. May be called twice."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
         self._child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._kept.wait(PATIENCE_S)
+        self._kept.kill()
+        self._kept.wait()
         self._printed.seek(0)
         return self._printed.read().decode(errors="replace")
 

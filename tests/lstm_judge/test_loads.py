@@ -15,6 +15,7 @@ from lstm_judge.compare.answer import NotCompared
 from lstm_judge.compare.compare import compare
 from lstm_judge.outliers.outliers import outliers
 from lstm_judge.plots.over_time import _disturbed
+from lstm_judge.plots.page import draw_verdicts
 from lstm_judge.read.runs import Runs, as_runs, load
 from lstm_judge.replay import replay
 from lstm_judge.report.html import page
@@ -29,6 +30,7 @@ from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files
+from lstm_trt.store.schema import Failure, Recording
 from tests.lstm_judge.planted_loads import STREAM, of_one_network, planted, used
 from tests.lstm_judge.report.conftest import TRIALS
 from tests.support.pictures import told
@@ -148,9 +150,8 @@ def test_the_priority_belongs_to_the_arrivals():
 
 
 def test_loads_are_systems_of_their_own_in_scaling(runs, tmp_path):
-    labels = ["fast", *(f"fast, beside {load}" for load in list(MAX_US)[1:-1])]
     found = scaling(runs).findings
-    assert [*found.times.cells][:-1] == labels and [*found.times.cells][-1].startswith("fast, beside stream on the")
+    assert [*found.times.cells] == ["fast", *(f"fast, beside {load}" for load in list(MAX_US)[1:])]
     table = tmp_path / "summary.csv"
     table.write_text(summarize(runs).csv_text())
     read = scaling(table, column="median_us").findings.times
@@ -232,6 +233,37 @@ def test_the_slowest_networks_are_first():
     lines = list(worst_loads(verdict(recorded, 1000)))
     assert [line.split(",")[0] for line in lines] == [f"1x{hidden}-s4-b1 on fast" for hidden in range(14, 9, -1)]
     assert "worst beside stream: max 1400.0 us" in lines[0]
+
+
+def failed(like: Recording) -> Failure:
+    return Failure(like.configuration, 0, "run", "the load ended", like.provenance)
+
+
+def made_slower(like: Recording) -> Recording:
+    like.columns["latency_ns"] *= 100
+    return like
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "largest"),
+    [(lambda made: made, f"{NAME.replace('8', '16', 1)} beside stream"), (made_slower, NAME), (failed, NAME)],
+)
+def test_the_largest_network_that_meets_a_deadline_does_beside_all_of_its_loads(spoilt, largest):
+    """The larger of two has a load, beside which it meets the deadline, misses it, or could not be recorded."""
+    larger = [planted(200, hidden=16), spoilt(planted(900, {"stream": STREAM}, hidden=16))]
+    found = verdict(as_runs([planted(300), *larger]), 1000, percentile="99")
+    assert found.runs[found.largest()].name == largest
+    assert f"Largest network that met it: {largest}, " in found.conclusion
+    # A system of a report is one load: each row says what holds for it alone.
+    systems = {row[0]: row[-1] for row in report(found.runs, 1000, percentile="99").overview[1]}
+    assert systems["fast"].startswith("1x16-s4-b1 (")
+
+
+def test_a_load_that_failed_is_named_last(tmp_path):
+    found = verdict(as_runs([planted(300), failed(planted(900, {"stream": STREAM}))]), 1000, percentile="99")
+    assert list(worst_loads(found)) == [f"{NAME}, worst quiet: max 300.0 us, MET (beside stream: failed)"]
+    picture = draw_verdicts(found.runs, found, tmp_path)
+    assert len(picture) == 2 and not list(tmp_path.glob("verdict-loads*"))
 
 
 @pytest.mark.parametrize(

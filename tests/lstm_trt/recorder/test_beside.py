@@ -190,15 +190,48 @@ def test_a_load_runs_on_its_cores_without_the_thread_variables_of_the_recorder(m
     assert load.end() == f"[{core}] None\n"
 
 
-def test_a_load_has_a_moment_for_its_last_words_and_no_longer():
-    said = python(
-        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(print('last', flush=True)))\n"
-        "while True: time.sleep(.01)"
-    )
-    deaf = python("import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: pass")
-    loads = [Load("said", said, allowed_cores()), Load("deaf", deaf, allowed_cores())]
-    time.sleep(1)
+def test_a_load_has_a_moment_for_its_last_words_and_no_longer(tmp_path):
+    wait = "open(sys.argv[1], 'w')\nwhile True: time.sleep(.01)"
+    said = f"import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(print('last', flush=True)))\n{wait}"
+    deaf = f"import signal, sys, time\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\n{wait}"
+    loads, ready = [], []
+    for name, code in (("said", said), ("deaf", deaf)):
+        ready.append(tmp_path / name)
+        loads.append(Load(name, python(code, str(ready[-1])), allowed_cores()))
+    assert wait_for(lambda: all(path.exists() for path in ready))
     assert [load.end() for load in loads] == ["last\n", "deaf\n"]
+
+
+def test_of_what_a_load_prints_only_the_end_is_kept(tmp_path, monkeypatch):
+    """A load that never stops printing, such as `yes`, fills no disk."""
+    monkeypatch.setattr(beside.tempfile, "TemporaryFile", lambda: (tmp_path / "kept").open("w+b"))
+    done = tmp_path / "done"
+    code = "import sys\nfor number in range(100_000): print(number)\nsys.stdout.flush()\nopen(sys.argv[1], 'w')\n"
+    load = Load("x", python(f"{code}while True: pass", str(done)), allowed_cores())
+    assert wait_for(done.exists)
+    assert (tmp_path / "kept").stat().st_size == 0
+    printed = load.end()
+    assert len(printed) == beside.KEPT_BYTES and printed.endswith("\n99998\n99999\n")
+    assert load.end() == printed
+
+
+def test_a_load_that_holds_its_output_open_is_not_waited_for(monkeypatch):
+    """Once both of its supervisors were killed nothing ends it, but the recorder goes on."""
+    mark = f"mark-{os.getpid()}-held"
+    monkeypatch.setattr(beside, "PATIENCE_S", 0.1)
+    load = Load("x", python("while True: pass", mark), allowed_cores())
+
+    def loads_and_supervisors() -> tuple[list, list]:
+        found = marked(mark)
+        itself = [each for each in found if each.cmdline()[1:2] == ["-S"]]
+        return itself, [each for each in found if each not in itself]
+
+    assert wait_for(lambda: len(loads_and_supervisors()[0]) == 1)
+    (itself,), supervisors = loads_and_supervisors()
+    for each in supervisors:
+        each.kill()
+    assert len(supervisors) == 2 and load.end() == "" and itself.is_running()
+    itself.kill()
 
 
 def test_rates_are_read_from_what_a_load_prints():
