@@ -292,20 +292,15 @@ def trials_for_share(
     if events == 0:
         return _or_none(trials_for(0, allowed, confidence))
 
-    def sufficient(first: int, stop: int) -> np.ndarray:
-        counts = np.arange(first, stop, dtype=np.int64)
-        lengths = counts * n // events
-        chances = special.betaincc(counts + 1.0, (lengths - counts).astype(float), float(allowed))
-        return chances <= 1 - confidence
+    def sufficient(count: int) -> bool:
+        return proves_below(count, count * n // events, allowed, confidence)
 
     most = LONGEST * events // n + 1
-    last = 1 + bisect_left(
-        range(1, most + 1), True, key=lambda count: sufficient(count, count + 1)[0]
-    )
+    last = 1 + bisect_left(range(1, most + 1), True, key=sufficient)
     if last > most:
         return None
     first = max(1, last - 1000 - math.ceil(8 * math.sqrt(last)))
-    count = first + int(np.argmax(sufficient(first, last + 1)))
+    count = next(filter(sufficient, range(first, last + 1)))
     return _or_none(max(trials_for(count, allowed, confidence), (count - 1) * n // events + 1))
 
 
