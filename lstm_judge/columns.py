@@ -1,11 +1,11 @@
 """Where a column of CSV and of frames is in the JSON values of an answer.
 
-Each table has the columns whose value is nested, or has another name there: column -> path, with
-the names of the levels separated by dots. What a table does not name is under its own name. These
-are also the keys that JSON had before 0.3.0, when answers were flat (docs/file-format.md).
+Each table has the columns of an answer: column -> path, with the names of the levels separated by
+dots. These are also the keys that JSON had before 0.3.0, when answers were flat
+(docs/file-format.md).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lstm_trt.store import provenance
@@ -62,23 +62,29 @@ SUMMARY: dict[str, str] = {
     **within("facts", *(fact.column for fact in provenance.columns().values())),
 }
 
-COMPARISON: dict[str, str] = {
+
+def ratio_columns(column: str, place: str) -> dict[str, str]:
+    """The columns of a ratio of a comparison, and of its interval."""
+    return {
+        column: f"{place}.estimate",
+        f"{column}_low": f"{place}.low",
+        f"{column}_high": f"{place}.high",
+    }
+
+
+#: The columns of a comparison of two versions, those of other sides, and those of miss rates.
+CHANGES = {
     "median": "median.change",
-    "median_ratio": "median.ratio.estimate",
-    "median_ratio_low": "median.ratio.low",
-    "median_ratio_high": "median.ratio.high",
+    **ratio_columns("median_ratio", "median.ratio"),
     "tail": "tail.change",
     "tail_percentile": "tail.percentile",
-    "tail_ratio": "tail.ratio.estimate",
-    "tail_ratio_low": "tail.ratio.low",
-    "tail_ratio_high": "tail.ratio.high",
+    **ratio_columns("tail_ratio", "tail.ratio"),
+}
+COMPARISON = {**CHANGES, "rounds_a": "a.rounds", "rounds_b": "b.rounds"}
+MISS_RATES = {
     "misses": "misses.change",
     "deadline_us": "misses.deadline_us",
-    "miss_rate_ratio": "misses.ratio.estimate",
-    "miss_rate_ratio_low": "misses.ratio.low",
-    "miss_rate_ratio_high": "misses.ratio.high",
-    "rounds_a": "a.rounds",
-    "rounds_b": "b.rounds",
+    **ratio_columns("miss_rate_ratio", "misses.ratio"),
 }
 
 
@@ -95,8 +101,6 @@ def value_at(values: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def row(
-    values: Mapping[str, Any], names: Iterable[str], paths: Mapping[str, str]
-) -> dict[str, Any]:
-    """The columns `names` of the JSON values of one answer; `paths`: one of the tables above."""
-    return {name: value_at(values, paths.get(name, name)) for name in names}
+def row(values: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """The columns of the JSON values of one answer; `paths`: the tables above, or parts of them."""
+    return {name: value_at(values, path) for name, path in paths.items()}

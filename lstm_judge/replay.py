@@ -81,7 +81,7 @@ class Replays(Answers[Replay | NoTrials]):
             paths = {name: name for name in latencies if name != "percentiles"}
             for key in latencies["percentiles"]:
                 paths |= columns.percentile_columns(key)
-            found = columns.row(latencies, paths, paths)
+            found = columns.row(latencies, paths)
             row |= {f"{side}_{name}": value for name, value in found.items()}
         return row
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_judge import columns
-from lstm_judge.compare.answer import COMPARED, NOTHING, Comparison, Question
+from lstm_judge.compare.answer import NOTHING, Comparison, Question
 from lstm_judge.compare.compare import compare_groups
 from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.compare.text import comparison_text
@@ -120,7 +120,7 @@ class Answer:
                     **shared,
                     **row,
                     "against": self.first if comparison else None,
-                    **columns.row(plain, COMPARED, columns.COMPARISON),
+                    **columns.row(plain, columns.CHANGES),
                 }
             )
         frame = pd.DataFrame(rows, dtype=object)  # whole numbers stay so

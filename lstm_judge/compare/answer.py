@@ -184,13 +184,6 @@ class NotCompared:
 #: JSON values of what was not compared.
 NOTHING: dict[str, Any] = dict.fromkeys(("median", "tail", "misses", "a", "b"))
 
-#: Columns of a comparison in tables, and those of its miss rates.
-COMPARED = (
-    *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
-    *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
-)
-MISSES = ("misses", "deadline_us", "miss_rate_ratio", "miss_rate_ratio_low", "miss_rate_ratio_high")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparisons(Answers[Comparison | NotCompared]):
@@ -239,10 +232,9 @@ class Comparisons(Answers[Comparison | NotCompared]):
     def _rows(self) -> Iterator[dict]:
         for both, answer in self.items():
             found = answer.as_dict()
-            names = (*COMPARED, "rounds_a", "rounds_b")
+            row = both.fields | columns.row(found, columns.COMPARISON)
             if found["misses"] is not None:
-                names += MISSES
-            row = both.fields | columns.row(found, names, columns.COMPARISON)
+                row |= columns.row(found, columns.MISS_RATES)
             if isinstance(answer, NotCompared):
                 row["not_compared"] = answer.reason
             yield row

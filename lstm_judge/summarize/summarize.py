@@ -130,7 +130,7 @@ class SummaryRow(JsonFields):
         for key in self.asked:
             paths |= columns.percentile_columns(key)
         paths |= columns.within("configuration", *self.configuration)
-        return columns.row(self.as_dict(), paths, paths)
+        return columns.row(self.as_dict(), paths)
 
 
 class Summary(Answers[SummaryRow]):
