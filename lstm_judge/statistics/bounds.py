@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
@@ -120,12 +119,11 @@ class FixedTests:
         """The bounds of these tests; `certain`: the number of the misses that do not only perhaps
         miss."""
         least, most = pooled.bounds
-        fewest = fewest_misses(self)
-        largest = most_misses(self)
+        few = most_true(lambda each: not self.missed(each), self.n + 1)
         miss_rate_high = self.rate_high(misses)
         return Bounds(
-            percentile_low_us=None if fewest is None else exceeded_us(least, fewest - 1),
-            percentile_high_us=None if largest is None else exceeded_us(most, largest),
+            percentile_low_us=exceeded_us(least, few),
+            percentile_high_us=exceeded_us(most, most_true(self.met, self.n)),
             miss_rate_low=self.rate_low(certain),
             miss_rate_high=miss_rate_high,
             certifies=100 * (1 - miss_rate_high),
@@ -139,21 +137,11 @@ def most_true(met: Callable[[int], bool], n: int) -> int | None:
     return too_many - 1 if too_many else None
 
 
-@lru_cache(maxsize=4096)
-def most_misses(tests: FixedTests) -> int | None:
-    """The largest number of misses that proves MET; None if not even none does."""
-    return most_true(tests.met, tests.n)
-
-
-@lru_cache(maxsize=4096)
-def fewest_misses(tests: FixedTests) -> int | None:
-    """The smallest number of misses that proves MISSED; None if not even n do."""
-    fewest = bisect_left(range(tests.n + 1), True, key=tests.missed)
-    return None if fewest > tests.n else fewest
-
-
-def exceeded_us(series: Trials, misses: int) -> float | None:
-    """The latency that so many trials may exceed; None above the range of a histogram."""
+def exceeded_us(series: Trials, misses: int | None) -> float | None:
+    """The latency that so many trials may exceed; None if that is all of them, for no number, and
+    above the range of a histogram."""
+    if misses is None or misses >= series.n:
+        return None
     return quantiles.finite(float(series.ordered_ns[series.n - misses - 1]) / 1e3)
 
 
@@ -205,9 +193,8 @@ class SequentialTests:
         none."""
         allowed = float(self.allowed)
         most = most_true(lambda misses: self._met(seen, misses, allowed), series.n)
-        if most is None:
-            return math.inf
-        return float(series.bounds[1].ordered_ns[series.n - most - 1]) / 1e3
+        high_us = exceeded_us(series.bounds[1], most)
+        return math.inf if high_us is None else high_us
 
     def bounds(self, pooled: Trials, timed: Sequence[Trials]) -> Bounds:
         """The bounds of these tests; `timed`: the trials of each round, `pooled`: of all."""
@@ -217,14 +204,14 @@ class SequentialTests:
         low = 0.0
         if misses:
             low, _ = searched(lambda rate: not self._missed(misses, rate), allowed, 0.0, 1.0)
-        fewest = bisect_left(range(1, n + 1), True, key=lambda each: self._missed(each, allowed))
-        highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
+        few = most_true(lambda each: not self._missed(each, allowed), n + 1)
         percentile_us = quantiles.percentile(pooled.ordered_ns, 1 - self.allowed) / 1e3
+        highs_us = [self.percentile_high_us(*each) for each in zip(self.rounds, timed, strict=True)]
         rates_high = [self.rate_high(each, each.misses) for each in self.rounds]
         miss_rate_high = max(misses / n, *rates_high)
         without_misses = [replace(each, until_ok=(each.n, 0), misses=0) for each in self.rounds]
         return Bounds(
-            percentile_low_us=exceeded_us(pooled.bounds[0], fewest) if fewest < n else None,
+            percentile_low_us=exceeded_us(pooled.bounds[0], few),
             percentile_high_us=quantiles.finite(max(percentile_us, *highs_us)),
             miss_rate_low=min(low, misses / n),
             miss_rate_high=miss_rate_high,

@@ -11,6 +11,7 @@ import numpy as np
 
 from lstm_judge.outcomes import Outcome
 from lstm_judge.statistics import bursts, quantiles, sequential
+from lstm_judge.statistics.bounds import most_true
 from lstm_judge.statistics.dependence import LEVEL_TRIALS, assess
 from lstm_judge.verdict.answer import NewRecording
 from lstm_judge.verdict.decide import at_effective_size, fixed_number
@@ -131,8 +132,9 @@ class _Like:
     def chance(self, trials: int) -> float:
         """The chance that so many new trials prove MET, whose misses have a beta-binomial law
         (prior of Jeffreys)."""
-        most = self._most_misses(trials)
-        if most < 0:
+        allowed = math.ceil(trials * float(self.question.allowed))
+        most = most_true(lambda misses: self._trials_with(misses) <= trials, allowed)
+        if most is None:
             return 0.0
         seen = self.misses / self.tau + 0.5
         others = (self.n - self.misses) / self.tau + 0.5
@@ -167,11 +169,6 @@ class _Like:
         misses = range(math.ceil(quantiles.LONGEST * rate))
         trials = self._trials_with(bisect_left(misses, True, key=enough))
         return trials if trials <= quantiles.LONGEST else None
-
-    def _most_misses(self, trials: int) -> int:
-        """The largest number of misses that proves MET in so many trials, -1 if none does."""
-        most = math.ceil(trials * float(self.question.allowed))
-        return bisect_left(range(most), True, key=lambda each: self._trials_with(each) > trials) - 1
 
     def _trials_with(self, misses: int) -> int:
         return _trials_with(self.question, misses, self.factor)

@@ -14,7 +14,7 @@ from lstm_judge.compare import answer as compare
 from lstm_judge.compare.compare import compare_groups
 from lstm_judge.outcomes import Outcome
 from lstm_judge.read.rounds import Round
-from lstm_judge.statistics.bounds import FixedTests, fewest_misses, most_misses
+from lstm_judge.statistics.bounds import FixedTests, most_true
 from lstm_judge.statistics.dependence import independent_n
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.summarize.summarize import percentiles_of
@@ -159,10 +159,10 @@ def test_bounds_are_the_tests_inverted(rng):
             assert at_high.met(misses) == (factor > 1 and high < 1)
             at_low = FixedTests(Fraction(low * factor), *asked, *sizes)
             assert at_low.missed(misses) == (factor < 1 and misses > 0)
-        most, fewest = most_misses(tests), fewest_misses(tests)
         counts = range(n + 1)
-        assert most == max(filter(tests.met, counts), default=None)
-        assert fewest == min(filter(tests.missed, counts), default=None)
+        assert most_true(tests.met, n) == max(filter(tests.met, counts), default=None)
+        few = most_true(lambda count, tests=tests: not tests.missed(count), n + 1)
+        assert few == min(filter(tests.missed, counts), default=n + 1) - 1
 
 
 @pytest.mark.random(tail=6e-6, why="rates, 6 checks of 0.05")
