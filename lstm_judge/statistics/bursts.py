@@ -127,6 +127,14 @@ def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
     return found
 
 
+def runs_of(places: np.ndarray, apart: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the runs of ascending places, in which neighbours are at most `apart`
+    calls apart."""
+    first = np.diff(places, prepend=-np.inf) > apart
+    last = np.diff(places, append=np.inf) > apart
+    return places[first], places[last] - places[first] + 1
+
+
 @dataclass(frozen=True)
 class SlowCalls(JsonFields):
     """How the slowest calls come, whether they miss or not.
@@ -164,16 +172,16 @@ def slow_calls(timed: Sequence[Trials], pooled_ns: quantiles.Ordered) -> SlowCal
     starts = np.cumsum([0, *sizes[:-1]])
     pooled = np.concatenate([start + late for start, late in zip(starts, places, strict=True)])
     times = []
-    for part in range(PARTS):
-        start, stop = (n // PARTS * edge + min(edge, n % PARTS) for edge in (part, part + 1))
-        inside = pooled[slice(*np.searchsorted(pooled, [start, stop]))]
+    edges = [n // PARTS * part + min(part, n % PARTS) for part in range(PARTS + 1)]
+    for start, stop in itertools.pairwise(edges):
+        inside = pooled[(pooled >= start) & (pooled < stop)]
         if len(inside):
             times.append(autocorrelation_time([inside - start], [stop - start]))
-    if len(times) < 2:
-        return SlowCalls(threshold / 1e3, time, 1.0)
-    error = float(np.std(times, ddof=1)) / math.sqrt(len(times))
-    low = time - float(special.stdtrit(len(times) - 1, 0.95)) * error
-    return SlowCalls(threshold / 1e3, time, max(1.0, low))
+    low = 1.0
+    if len(times) > 1:
+        error = float(np.std(times, ddof=1)) / math.sqrt(len(times))
+        low = max(low, time - float(special.stdtrit(len(times) - 1, 0.95)) * error)
+    return SlowCalls(threshold / 1e3, time, low)
 
 
 def polya_aeppli(count: int, expected: float, mean: float) -> float:

@@ -29,7 +29,7 @@ import numpy as np
 
 from lstm_judge.outcomes import CountedBy
 from lstm_judge.read.rounds import Round
-from lstm_judge.statistics.bursts import autocorrelation_time
+from lstm_judge.statistics.bursts import autocorrelation_time, runs_of
 from lstm_judge.statistics.quantiles import rate_bounds
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.libraries import special
@@ -404,7 +404,7 @@ def _by_run(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:
     """
     if not any(np.isin(each.labels[each.has], (kind, BULK)).any() for each in counted):
         return None
-    runs = [_runs(each.labels == kind) for each in counted]
+    runs = [runs_of(np.flatnonzero(each.labels == kind), APART) for each in counted]
     length = int(np.median(np.concatenate([sizes for _, sizes in runs])))
     inside = []
     outside = []
@@ -427,14 +427,6 @@ def _by_run(counted: Sequence[_Counted], kind: int) -> np.ndarray | None:
     total = np.cumsum(np.concatenate(outside), axis=0)
     scaled = np.diff(np.rint(total / autocorrelation_time(events, sizes)), axis=0, prepend=0)
     return np.hstack([np.concatenate(inside), scaled.astype(int)])
-
-
-def _runs(slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of the runs of slow calls, which are at most `APART` calls apart."""
-    places = np.flatnonzero(slow)
-    first = np.diff(places, prepend=-np.inf) > APART
-    last = np.diff(places, append=np.inf) > APART
-    return places[first], places[last] - places[first] + 1
 
 
 def _in_strata(places: np.ndarray, marked: np.ndarray, n: int) -> np.ndarray:

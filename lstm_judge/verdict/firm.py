@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_judge.statistics.bursts import runs_of
 from lstm_trt.config.fields import JsonFields
 
 #: Window lengths k, in trials.
@@ -28,8 +29,8 @@ class FirmStatistics(JsonFields):
 
 def longest_run(places: np.ndarray) -> int:
     """Length of the longest run of consecutive numbers in an ascending array."""
-    ends = np.flatnonzero(np.diff(places, append=np.inf) > 1)
-    return int(np.diff(ends, prepend=-1).max(initial=0))
+    _, lengths = runs_of(places)
+    return int(lengths.max(initial=0))
 
 
 def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmStatistics:
