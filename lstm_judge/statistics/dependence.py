@@ -232,7 +232,7 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
     padded = np.pad(medians, LEVEL_BLOCKS // 2, mode="reflect")
     running = np.median(sliding_window_view(padded, LEVEL_BLOCKS), axis=1)
     running = sliding_window_view(np.pad(running, 1, mode="edge"), 3).max(axis=1)
-    return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
+    return running[np.minimum(np.arange(n) // LEVEL_BLOCK, blocks - 1)]
 
 
 def _slowest(timed: Sequence[Trials], count: int) -> list[Values]:
