@@ -8,7 +8,6 @@ from lstm_judge.outcomes import Outcome
 from lstm_judge.statistics import quantiles, sequential
 from lstm_judge.verdict.explain import against_met, against_missed
 from lstm_judge.verdict.measure import AtDeadline
-from lstm_judge.verdict.question import Question
 
 
 @dataclass(frozen=True)
@@ -24,39 +23,30 @@ class Decision:
 
 
 def decide(seen: AtDeadline) -> Decision:
-    """What the misses prove, unless there is a reason against it."""
-    proven = until_decided(seen) if seen.evidence else fixed_number(seen)
+    """What the misses prove, unless there is a reason against it; of a recording that ended when it
+    was decided, all rounds together."""
+    proven = sequential.outcome_of(seen.evidence) if seen.evidence else fixed_number(seen)
+    against = ()
     if proven == Outcome.MET:
-        return Decision(proven, tuple(against_met(seen)))
-    if proven == Outcome.MISSED:
-        return Decision(proven, tuple(against_missed(seen)))
-    return Decision(proven, ())
+        against = tuple(against_met(seen))
+    elif proven == Outcome.MISSED:
+        against = tuple(against_missed(seen))
+    return Decision(proven, against)
 
 
 def fixed_number(seen: AtDeadline) -> Outcome:
     """Of a number of trials that was fixed beforehand, as if they were independent."""
-    return by_count(seen.question, seen.misses, seen.n, seen.certain)
-
-
-def until_decided(seen: AtDeadline) -> Outcome:
-    """Of a recording that ended when it was decided."""
-    return sequential.outcome_of(seen.evidence)
+    asked = seen.question.allowed, seen.question.confidence
+    if quantiles.proves_below(seen.misses, seen.n, *asked):
+        return Outcome.MET
+    if quantiles.proves_above(seen.certain, seen.n, *asked):
+        return Outcome.MISSED
+    return Outcome.NOT_ENOUGH_EVIDENCE
 
 
 def at_effective_size(seen: AtDeadline) -> Outcome:
     """As `fixed_number`, at the effective sample size, which can only deny MET."""
     independent = fixed_number(seen)
-    if independent == Outcome.MET and by_count(seen.question, *seen.effective) != Outcome.MET:
+    if independent == Outcome.MET and not seen.met_at_effective_size:
         return Outcome.NOT_ENOUGH_EVIDENCE
     return independent
-
-
-def by_count(question: Question, misses: int, n: int, certain: int | None = None) -> Outcome:
-    """The outcome of n independent trials; `certain`: the number of misses that are, if it is not
-    all."""
-    asked = question.allowed, question.confidence
-    if quantiles.proves_below(misses, n, *asked):
-        return Outcome.MET
-    if quantiles.proves_above(misses if certain is None else certain, n, *asked):
-        return Outcome.MISSED
-    return Outcome.NOT_ENOUGH_EVIDENCE

@@ -45,11 +45,10 @@ def bursts_not_excluded(seen: AtDeadline) -> Iterator[str]:
 
 def dependent_trials(seen: AtDeadline) -> Iterator[str]:
     """Dependence, at whose effective sample size MET is not proven (`dependence.py`)."""
-    misses, n = seen.effective
-    if not quantiles.proves_below(misses, n, seen.question.allowed, seen.question.confidence):
+    if not seen.met_at_effective_size:
         yield (
             f"slow calls come in bursts: {seen.dependence.how}; "
-            f"{seen.n} trials, effective sample size {n}"
+            f"{seen.n} trials, effective sample size {seen.effective[1]}"
         )
 
 

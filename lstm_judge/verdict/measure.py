@@ -10,7 +10,7 @@ import numpy as np
 
 from lstm_judge.read.rounds import Round
 from lstm_judge.read.whole import Bins
-from lstm_judge.statistics import bursts
+from lstm_judge.statistics import bursts, quantiles
 from lstm_judge.statistics.bounds import Bounds, FixedTests, SequentialTests
 from lstm_judge.statistics.dependence import Dependence, Places, assess
 from lstm_judge.statistics.segments import Segments, not_judged, segments_of
@@ -198,6 +198,13 @@ class AtDeadline:
     def effective(self) -> tuple[int, int]:
         """Effective numbers of misses and of trials, for MET."""
         return self.dependence.effective(self.misses, self.n)
+
+    @property
+    def met_at_effective_size(self) -> bool:
+        """Whether the effective numbers prove MET."""
+        return quantiles.proves_below(
+            *self.effective, self.question.allowed, self.question.confidence
+        )
 
     @cached_property
     def tau(self) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +14,7 @@ from lstm_judge.outliers.outliers import outliers
 from lstm_judge.read.runs import load
 from lstm_judge.statistics.segments import not_judged
 from lstm_judge.summarize.summarize import summarize
-from lstm_judge.verdict.decide import by_count
+from lstm_judge.verdict.decide import fixed_number
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.verdict import verdict
 from lstm_trt.config.errors import LabError, UsageError
@@ -44,9 +47,10 @@ def falsely_decided(runs, percentiles=("50", "90", "99")) -> list:
     wrong = []
     for percentile in percentiles:
         for deadline_us in np.r_[np.linspace(1, 450, 60), 64, 128, 256]:
-            question = Question(float(deadline_us), percentile)
             misses = int(np.count_nonzero(deadline_us < TRUE_US))
-            true = by_count(question, misses, len(TRUE_US))
+            seen: Any = SimpleNamespace(misses=misses, certain=misses, n=len(TRUE_US))
+            seen.question = Question(float(deadline_us), percentile)
+            true = fixed_number(seen)
             found = verdict(runs, float(deadline_us), percentile)[0].outcome
             if found not in (true, Outcome.NOT_ENOUGH_EVIDENCE):
                 wrong.append((percentile, deadline_us, found, true))
