@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_judge.read.runs import load
-from lstm_judge.watch import Follower, follow, misses_of
+from lstm_judge.watch import follow, misses_of
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -431,14 +431,14 @@ def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_p
     read, read_it = [], store_files.read
     monkeypatch.setattr(store_files, "read", lambda path, columns: read.append(path) or read_it(path, columns))
     with folder_lock(tmp_path):
-        follower = Follower(tmp_path, deadline_us=1e6)
-        assert follower.look().state == "recording"
+        sights = follow(tmp_path, deadline_us=1e6, poll_s=0)
+        assert next(sights).state == "recording"
         for count, (path, hidden) in enumerate(zip(files, aside, strict=True), 1):
             hidden.rename(path)
-            sight = follower.look()
+            sight = next(sights)
             assert (sight.state, sight.files, sight.misses) == ("recording", count, 0)
             assert 0 < sight.elapsed_s < 3 and "verdict" in str(sight)
-            assert follower.look().files == count
+            assert next(sights).files == count
     assert read == files
     (sight,) = follow(tmp_path, 1e6)
     (whole,) = folders.read_many(tmp_path)
@@ -456,29 +456,29 @@ def written_in_order(folder: Path, *recordings: schema.Recording) -> Path:
 
 def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path):
     written_in_order(tmp_path, *map(planted, (8, 9, 10)))
-    sight = Follower(tmp_path).look()
+    sight = next(follow(tmp_path))
     assert (sight.state, sight.files, sight.configurations, sight.n) == ("idle", 3, 3, 17)
     assert sight.name.startswith("1x10") and sight.max_us == planted(10).timed_ns.max() / 1e3
     assert "3 files, of 3 configurations" in str(sight) and sight.misses is sight.left_s is None
     with folder_lock(tmp_path):
         state_holder(tmp_path, 12)  # as a sweep does
-        sight = Follower(tmp_path).look()
+        sight = next(follow(tmp_path))
         assert sight.total == 12 and str(sight).startswith("3 of 12 files, of 3 configurations; latest: 1x10")
     (tmp_path / f"{planted(11).configuration.id}-r0.parquet").write_text("damaged")
-    assert "1 unreadable file" in str(Follower(tmp_path).look())
+    assert "1 unreadable file" in str(next(follow(tmp_path)))
 
 
 def test_watching_a_sweep_in_rounds_adds_them_up_and_passes_over_a_newer_file(tmp_path):
     """Each round has the networks in another order; the numbers are those of all rounds of the last one."""
     path = written_in_order(tmp_path, planted(8), planted(9), planted(9, 1), planted(8, 1))
-    follower = Follower(tmp_path)
-    sight = follower.look()
+    sights = follow(tmp_path, poll_s=0)
+    sight = next(sights)
     rounds = [planted(8).timed_ns, planted(8, 1).timed_ns]
     assert (sight.n, sight.configurations) == (34, 2) and sight.name.startswith("1x8")
     assert sight.max_us == np.concatenate(rounds).max() / 1e3
     newer = described(pq.read_table(path), schema_version=schema.SCHEMA_VERSION + 1)
     pq.write_table(newer, tmp_path / f"{planted(10).configuration.id}-r0.parquet")
-    sight = follower.look()
+    sight = next(sights)
     assert sight.n == 34 and "1 unreadable file" in str(sight)
 
 
