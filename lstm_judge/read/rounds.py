@@ -400,19 +400,19 @@ def _name(configuration: Configuration, key: Key, with_precision: bool) -> str:
 def _fields_of_group(configuration: Configuration, key: Key, with_machine: bool) -> dict[str, Any]:
     """The fields of `Group.group`: what JSON says of the configuration."""
     workload = configuration.workload
-    options = about(type(configuration.options))
-    names = [*workload.group_fields(configuration.mode), *workload.axes]
-    names += ["runtime", "config_id", "runtime_version", "device_name"]
-    names += [
-        name
-        for name in configuration.options.as_dict()
-        if options[name].kept or options[name].added
-    ]
-    if with_machine:
-        names.append("machine")
+    options = about(type(configuration.options)).items()
     every = fields_of(configuration, key[1])
-    names += [name for name in LEFT_OUT if name in every]
-    fields = {name: every[name] for name in names}
+    if not with_machine:
+        del every["machine"]
+    names = [
+        *workload.group_fields(configuration.mode),
+        *workload.axes,
+        *("runtime", "config_id", "runtime_version", "device_name"),
+        *(name for name, field in options if field.kept or field.added),
+        "machine",
+        *LEFT_OUT,
+    ]
+    fields = {name: every[name] for name in names if name in every}
     return fields | {"graph_captured": False} if key[2] else fields
 
 
