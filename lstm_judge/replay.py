@@ -124,23 +124,26 @@ def replay_group(
     if the period is not above the mean latency of every process (the backlog would keep growing).
     """
     timed = _timed(group)
-    period_ns = _ns("period", period_us)
-    deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
+    if deadline_us is None:
+        deadline_us = period_us
+    check_time("period", period_us)
+    check_time("deadline", deadline_us)
+    period_ns = float(Fraction(str(period_us)) * 1000)  # 100.1 us are 100100 ns
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
         raise UsageError(
             f"cannot keep up with a call every {period_us:g} us, as the mean latency is"
             f" {mean_ns / 1e3:.6g} us: use a period of at least {_smallest_us(mean_ns)} us"
         )
-    late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
+    late_ns = limit_ns(float(deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
     all_ns = np.concatenate(timed)
     queued = sum(int(np.count_nonzero(wait)) for wait in waits)
     return Replay(
         n=len(all_ns),
-        period_us=period_ns / 1e3,
-        deadline_us=deadline_ns / 1e3,
+        period_us=float(period_us),
+        deadline_us=float(deadline_us),
         rounds=len(timed),
         mean_us=float(all_ns.mean()) / 1e3,
         utilisation=float(all_ns.mean()) / period_ns,
@@ -203,12 +206,6 @@ def _latencies(
         longest_run=max(longest_run(np.flatnonzero(each > late_ns)) for each in rounds),
         percentiles={asked.key: asked for asked in map(pooled.percentile, shares)},
     )
-
-
-def _ns(name: str, value_us: float) -> float:
-    """Decimal us to ns without rounding errors: 100.1 us are 100100 ns."""
-    check_time(name, value_us)
-    return float(Fraction(str(value_us)) * 1000)
 
 
 def _smallest_us(mean_ns: float) -> str:

@@ -1,11 +1,11 @@
 """The command `rerun`."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from lstm_judge.rerun import Run, check_papermill, parse_value, rerun
+from lstm_trt.cli.common import print_json
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 
@@ -85,5 +85,5 @@ def run(arguments: argparse.Namespace) -> int:
         listener=print_run,
     )
     if arguments.format == "json":
-        print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN
+        print_json([done.as_dict() for done in runs])
     return int(any(done.failure is not None for done in runs))
