@@ -8,15 +8,13 @@ from lstm_judge.compare.answer import Question
 from lstm_judge.compare.compare import compare
 from lstm_judge.read.runs import NotATable, Runs, load
 from lstm_judge.statistics.quantiles import EFFECT
-from lstm_trt.cli.common import deadline_argument
+from lstm_trt.cli.common import deadline_argument, given
 
 EXAMPLE = """lstm-trt compare before after another
   lstm-trt compare before after --deadline-us 1000 --percentile 99.9
   lstm-trt compare before.csv after.csv --column latency --unit us
 exit status: 0 SAME, FASTER or FEWER misses, 1 SLOWER or MORE misses, 3 AMBIGUOUS (the worst of\
  all), 2 invalid input"""
-
-QUESTION = ("effect", "confidence", "deadline_us", "percentile")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 1 SLOWER or MORE misses, 3 AMBIGUOUS, else 0; of several the worst, 1
     first."""
-    question = common.values(arguments, QUESTION)
+    question = given(arguments, Question)
     Question(**question)  # refused before the recordings are loaded, which may take long
     return common.print_answers(arguments, compare(*_sides(arguments), **question))
 

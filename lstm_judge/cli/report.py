@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 
 from lstm_judge.cli import common
-from lstm_judge.cli.verdict import QUESTION, question_arguments
+from lstm_judge.cli.verdict import question_arguments
 from lstm_judge.report.report import report
-from lstm_trt.cli.common import print_answer, print_files
+from lstm_judge.verdict.question import Question
+from lstm_trt.cli.common import given, print_answer, print_files
 
 EXAMPLE = """lstm-trt report recordings --deadline-us 1000 --percentile 99 --out report.html
 exit status: that of verdict, with --baseline that of compare"""
@@ -49,9 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = report(
         common.load_runs(arguments, arguments.path),
         baseline=baseline,
-        **common.values(
-            arguments, (*QUESTION, "out", "anonymous", "undecided", "explore", "percentiles")
-        ),
+        **given(arguments, Question),
+        **common.values(arguments, ("out", "anonymous", "undecided", "explore", "percentiles")),
     )
     warnings = [*found.verdicts.warnings, *(baseline.remarks if baseline else ())]
     print_answer(found, arguments.format, warnings)

@@ -5,13 +5,11 @@ import argparse
 from lstm_judge.cli import common
 from lstm_judge.verdict.question import Question
 from lstm_judge.verdict.verdict import verdict
-from lstm_trt.cli.common import deadline_argument, figure_arguments
+from lstm_trt.cli.common import deadline_argument, figure_arguments, given
 
 EXAMPLE = """lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95
   lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000
 exit status: 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE, 2 invalid input"""
-
-QUESTION = ("deadline_us", "percentile", "confidence", "burst_length", "burst_ms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def question_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is tested, the arguments `QUESTION`."""
+    """Add what is tested, the fields of `Question`."""
     add = parser.add_argument
     deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     add(
@@ -52,7 +50,7 @@ def question_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED
     first."""
-    question = common.values(arguments, QUESTION)
+    question = given(arguments, Question)
     Question(**question)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), **question)
     return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)
