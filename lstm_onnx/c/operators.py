@@ -19,8 +19,7 @@ A new operator takes the first of these that fits:
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -143,18 +142,20 @@ DEFINITIONS = {
         y = Mul t alpha
     """,
 }
-NORMAL = """
-    mean = ReduceMean x axes
-    d = Sub x mean
+SCALED = """
+    scaled = Mul x scale
+    y = Add scaled bias
+"""
+NORMALIZED = f"""
+    mean = ReduceMean data axes
+    d = Sub data mean
     squares = Mul d d
     variance = ReduceMean squares axes
     more = Add variance epsilon
     deviation = Sqrt more
-    y = Div d deviation
-"""
-SCALED = """
-    scaled = Mul x scale
-    y = Add scaled bias
+    normal = Div d deviation
+    x = Reshape normal shape
+    {SCALED}
 """
 
 
@@ -435,12 +436,12 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     bias = np.zeros(len(weights), np.float32) if bias is None else node.constant(bias, "its bias")
     kernel = weights.shape[2:]
     at = np.moveaxis(program.data(node.inputs[0]), 1, -1)
-    windows = _windows(node, at.shape[1:-1], kernel)
-    widths = [(0, 0), *((each.before, each.after) for each in windows), (0, 0)]
+    windows = list(_windows(node, at.shape[1:-1], kernel))
+    widths = [(0, 0), *(padding for _, padding in windows), (0, 0)]
     padded = program.filled(np.pad(at, widths, constant_values=FILL))
     read = program.address(padded) + np.arange(padded.size).reshape(padded.shape).view(Data)
-    for axis, window in enumerate(windows, 1):  # (batch, places, kernel, channels) at last
-        read = np.moveaxis(read.take(window.reads(), axis), axis + 1, -2)
+    for axis, (reads, _) in enumerate(windows, 1):  # (batch, places, kernel, channels) at last
+        read = np.moveaxis(read.take(reads, axis), axis + 1, -2)
     groups = node.has.get("group", 1)
     weights = np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
     parts = (np.split(read, groups, axis=-1), np.split(weights, groups), np.split(bias, groups))
@@ -451,49 +452,35 @@ def _convolution(program: Program, node: Node) -> list[Value]:
     return [np.moveaxis(y, -1, 1).view(Data)]
 
 
-@dataclass(frozen=True)
-class Window:
-    """How a window of `kernel` numbers moves along an axis of `size`, padded at both ends."""
+def _windows(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int]
+) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+    """Of each axis the places that windows read, (windows, kernel), and the padding at both ends.
 
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    before: int
-    after: int
-
-    def reads(self, ceil: bool = False) -> np.ndarray:
-        """The places that it reads, (windows, kernel), from the beginning of the padding on.
-
-        `ceil`: the last window may end behind the padding, if it does not begin in it.
-        """
-        span = self.dilation * (self.kernel - 1) + 1
-        left = self.before + self.size + self.after - span
-        number = left // self.stride + 1
-        if ceil and left % self.stride and number * self.stride < self.before + self.size:
-            number += 1
-        return np.arange(number)[:, None] * self.stride + np.arange(self.kernel) * self.dilation
-
-
-def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Window]:
-    """Those along axes of these sizes."""
+    Places count from the beginning of the padding on. With `ceil_mode` the last window may end
+    behind the padding, if it does not begin in it.
+    """
     ones = (1,) * len(kernel)
     strides = node.has.get("strides") or ones
     dilations = node.has.get("dilations") or ones
     padding = node.has.get("auto_pad", "NOTSET")
     pads = node.has.get("pads") or (0,) * 2 * len(kernel)
-    windows = []
     for axis, (size, each, stride, dilation) in enumerate(
         zip(sizes, kernel, strides, dilations, strict=True)
     ):
         before = pads[axis]
         after = pads[len(kernel) + axis]
+        span = dilation * (each - 1) + 1
         if padding.startswith("SAME"):
-            lack = max((-(-size // stride) - 1) * stride + dilation * (each - 1) + 1 - size, 0)
+            lack = max((-(-size // stride) - 1) * stride + span - size, 0)
             before = lack // 2 if padding == "SAME_UPPER" else lack - lack // 2
             after = lack - before
-        windows.append(Window(size, each, stride, dilation, before, after))
-    return windows
+        left = before + size + after - span
+        number = left // stride + 1
+        if node.has.get("ceil_mode") and left % stride and number * stride < before + size:
+            number += 1
+        reads = np.arange(number)[:, None] * stride + np.arange(each) * dilation
+        yield reads, (before, after)
 
 
 def _pooled(program: Program, node: Node) -> list[Value]:
@@ -505,23 +492,20 @@ def _pooled(program: Program, node: Node) -> list[Value]:
         )
     at = node.inputs[0]
     is_mean = node.kind == "AveragePool"
+    included = node.has.get("count_include_pad", 0)
     counts = np.ones(())
-    for axis, window in enumerate(_windows(node, at.shape[2:], node.has["kernel_shape"]), 2):
-        reads = window.reads(bool(node.has.get("ceil_mode")))
-        beyond = max(reads.max() + 1 - window.before - window.size - window.after, 0)
+    windows = _windows(node, at.shape[2:], node.has["kernel_shape"])
+    for axis, (reads, (before, after)) in enumerate(windows, 2):
+        counted = np.pad(np.ones(at.shape[axis]), (before, after), constant_values=included)
+        beyond = max(reads.max() + 1 - len(counted), 0)
         widths = [(0, 0)] * at.ndim
-        widths[axis] = (window.before, window.after + beyond)
+        widths[axis] = (before, after + beyond)
         padded = program.filled(
             np.pad(at, widths, constant_values=FILL), 0.0 if is_mean else -math.inf
         )
         at = padded.take(reads[:, 0], axis)
         for places in reads.T[1:]:
             at = program.joined("sum" if is_mean else "larger", at, padded.take(places, axis))
-        counted = np.pad(
-            np.ones(window.size),
-            (window.before, window.after),
-            constant_values=node.has.get("count_include_pad", 0),
-        )
         counts = np.multiply.outer(counts, np.pad(counted, (0, beyond))[reads].sum(axis=1))
     if not is_mean:
         return [at]
@@ -570,23 +554,31 @@ def _by_rows(program: Program, node: Node, text: str, values: dict[str, Value]) 
     return program.expanded(node, rows_of(text, values), values, ["y"])[0]
 
 
-def _normal(program: Program, node: Node, data: Addresses, axes: Sequence[int]) -> Addresses:
-    """Data without their mean, divided by their deviation."""
-    epsilon = np.array(node.has.get("epsilon", 1e-5), np.float32)
-    return _by_rows(program, node, NORMAL, {"x": data, "axes": np.array(axes), "epsilon": epsilon})
-
-
-def _scaled(
-    program: Program, node: Node, data: Addresses, scale: Value, bias: Value
+def _normalized(
+    program: Program,
+    node: Node,
+    data: Addresses,
+    axes: Sequence[int],
+    scale: np.ndarray,
+    bias: Value,
 ) -> list[Value]:
-    return [_by_rows(program, node, SCALED, {"x": data, "scale": scale, "bias": bias})]
+    """Data without their mean along axes, divided by their deviation, in the shape of the first
+    input; then scaled."""
+    values = {
+        "data": data,
+        "axes": np.array(axes),
+        "epsilon": np.array(node.has.get("epsilon", 1e-5), np.float32),
+        "shape": np.array(node.inputs[0].shape),
+        "scale": scale,
+        "bias": bias,
+    }
+    return [_by_rows(program, node, NORMALIZED, values)]
 
 
 def _layer_normalization(program: Program, node: Node) -> list[Value]:
     data = node.inputs[0]
-    rank = data.ndim
-    axes = range(node.has.get("axis", -1) % rank, rank)
-    return _scaled(program, node, _normal(program, node, data, axes), node.inputs[1], node.get(2))
+    axes = range(data.ndim)[node.has.get("axis", -1) :]
+    return _normalized(program, node, data, axes, node.inputs[1], node.get(2))
 
 
 def _batch_normalization(program: Program, node: Node) -> list[Value]:
@@ -596,7 +588,8 @@ def _batch_normalization(program: Program, node: Node) -> list[Value]:
     constants = [node.constant(value, "each input but the first") for value in given]
     scale, bias, mean, variance = (_of_channels(value, data) for value in constants)
     scale = scale / np.sqrt(variance + np.float32(node.has.get("epsilon", 1e-5)))
-    return _scaled(program, node, data, scale, bias - mean * scale)
+    values = {"x": data, "scale": scale, "bias": bias - mean * scale}
+    return [_by_rows(program, node, SCALED, values)]
 
 
 def _group_normalization(program: Program, node: Node) -> list[Value]:
@@ -605,12 +598,10 @@ def _group_normalization(program: Program, node: Node) -> list[Value]:
     constants = [node.constant(value, "each input but the first") for value in given]
     batch, channels = data.shape[:2]
     groups = node.has.get("num_groups", channels)
-    of_groups = data.reshape(batch, groups, -1)
-    normal = _normal(program, node, of_groups, [2]).reshape(data.shape)
     scale, bias = (
         _of_channels(np.repeat(value, channels // len(value)), data) for value in constants
     )
-    return _scaled(program, node, normal, scale, bias)
+    return _normalized(program, node, data.reshape(batch, groups, -1), [2], scale, bias)
 
 
 def _of_channels(value: np.ndarray, data: Addresses) -> np.ndarray:
