@@ -87,12 +87,11 @@ class Weights:
 
     def gates(self, values: np.ndarray, gates: int) -> np.ndarray:
         """(gates x units, ...) as blocks of a vector of each gate, then the remaining units."""
-        each = values.reshape(gates, -1, *values.shape[1:])
-        rest = each.shape[1] % self.length
-        blocks = each[:, : each.shape[1] - rest].reshape(gates, -1, self.length, *values.shape[1:])
-        whole = blocks.swapaxes(0, 1).reshape(-1, *values.shape[1:])
-        last = each[:, each.shape[1] - rest :].reshape(-1, *values.shape[1:])
-        return np.concatenate([whole, self.vector(last)])
+        rows = np.arange(len(values)).reshape(gates, -1)
+        full = rows.shape[1] // self.length * self.length
+        blocks = rows[:, :full].reshape(gates, -1, self.length).swapaxes(0, 1)
+        order = np.concatenate([blocks.ravel(), rows[:, full:].ravel()])
+        return self.vector(values[order])
 
     def matrix(self, columns: np.ndarray, group: int, bounded: bool = False) -> np.ndarray:
         """(columns, k) in groups of `group` vectors of columns, in a group row after row.
