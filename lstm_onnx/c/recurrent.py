@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN operators as layers of `kernel.c`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -30,26 +30,28 @@ def recurrent(program: Program, node: Node) -> list[Value]:
     arrays = {"W": w, "R": r, "B": b}
     for fault in _faults(node, layer, arrays):
         raise node.refused(fault)
-    if is_unusual(node, rows, layer.directions):
-        reverse = [direction == "reverse", True][: layer.directions]
-        y, *states = looped(program, node, x, arrays, reverse)
-    else:
-        y, *states = _layers(program, node, x, layer, arrays)
+    reverse = [direction == "reverse", True][: layer.directions]
+    compute = looped if is_unusual(node, rows, layer.directions) else _layers
+    y, *states = compute(program, node, x, arrays, reverse)
     if node.has.get("layout"):
         return [y.transpose(2, 0, 1, 3), *(state.swapaxes(0, 1) for state in states)]
     return [y, *states]
 
 
 def _layers(
-    program: Program, node: Node, x: Addresses, layer: RecurrentLayer, arrays: dict[str, np.ndarray]
+    program: Program,
+    node: Node,
+    x: Addresses,
+    arrays: dict[str, np.ndarray],
+    reverse: Sequence[bool],
 ) -> list[Value]:
     """A layer of `kernel.c` for each direction: Y and the states, with time first."""
     w, r, b = arrays.values()
     units = r.shape[-1]
-    directions = layer.directions
+    features = w.shape[-1]
     begin = program.address(x)
     bounded = begin // BASE in program.bounded
-    y = program.buffer((len(x), directions, 1, units))
+    y = program.buffer((len(x), len(reverse), 1, units))
     program.bounded.add(y.flat[0] // BASE)
     if bounded:
         program.bounded_inputs.add(node.proto.input[0])
@@ -57,22 +59,21 @@ def _layers(
     if kind == "GRU" and not node.has.get("linear_before_reset"):
         kind = "RESET"
     ends: dict[str, list[np.ndarray]] = {"h": [], "c": []}
-    for index in range(directions):
+    for index, backwards in enumerate(reverse):
         number = len(program.layers)
         weights = (w[index], r[index], *np.split(b[index], 2))
-        program.layers.append(Layer(kind, units, w.shape[-1], weights, bounded))
+        program.layers.append(Layer(kind, units, features, weights, bounded))
         for state, found in ends.items():
             value = node.named(f"initial_{state}")
             found.append(program.new(f"net->{state}{number}", (1, units)))
             if state == "h" or node.kind == "LSTM" or value is not None:
                 _begin(program, value, index, found[-1])
         place = y[0, index, 0, 0]
-        reverse = index == 1 or layer.direction == "reverse"
-        head = f"{node.kind} {layer.features} -> {units}"
-        if reverse:
+        head = f"{node.kind} {features} -> {units}"
+        if backwards:
             head += " backwards"
         program.stages.append(
-            Recurrent(begin, place, y.size, len(x), number, directions * units, reverse, head)
+            Recurrent(begin, place, y.size, len(x), number, len(reverse) * units, backwards, head)
         )
     return [y, *(np.stack(end).view(Data) for end in ends.values())]
 
@@ -84,13 +85,11 @@ def _begin(program: Program, state: Value, index: int, after: np.ndarray) -> Non
     """
     number = len(program.layers) - 1
     units = after.size
-    if is_constant(state) and not state.any():
-        state = None
-    if state is None and program.carries:
-        raise BuildFailed(
-            f"layer {number + 1} begins each call from zero; its state must be carried as well"
-        )
-    if state is None:
+    if state is None or (is_constant(state) and not state.any()):
+        if program.carries:
+            raise BuildFailed(
+                f"layer {number + 1} begins each call from zero; its state must be carried as well"
+            )
         return
     if is_constant(state) and not program.carries:
         program.begin_from(state.reshape(-1, units)[index], after.flat[0])
