@@ -263,7 +263,7 @@ def _wider(array: np.ndarray) -> np.ndarray:
 
 
 def limits_of(
-    network: OnnxNetwork, narrow: Sequence[Arrays] = (), wide: Sequence[Arrays] = ()
+    network: OnnxNetwork, narrow: Sequence[Arrays], wide: Sequence[Arrays]
 ) -> dict[str, float]:
     """Output -> the largest relative error between implementations that compute the network as it
     is in the file.

@@ -582,31 +582,32 @@ def _layer_normalization(program: Program, node: Node) -> list[Value]:
 
 
 def _batch_normalization(program: Program, node: Node) -> list[Value]:
-    data, *given = node.inputs
     if node.has.get("training_mode"):
         raise node.refused(TRAINING)
-    constants = [node.constant(value, "each input but the first") for value in given]
-    scale, bias, mean, variance = (_of_channels(value, data) for value in constants)
+    scale, bias, mean, variance = _of_channels(node)
     scale = scale / np.sqrt(variance + np.float32(node.has.get("epsilon", 1e-5)))
-    values = {"x": data, "scale": scale, "bias": bias - mean * scale}
+    values = {"x": node.inputs[0], "scale": scale, "bias": bias - mean * scale}
     return [_by_rows(program, node, SCALED, values)]
 
 
 def _group_normalization(program: Program, node: Node) -> list[Value]:
     """GroupNormalization, and InstanceNormalization, of which each channel is a group."""
-    data, *given = node.inputs
-    constants = [node.constant(value, "each input but the first") for value in given]
+    data, first, _ = node.inputs
     batch, channels = data.shape[:2]
     groups = node.has.get("num_groups", channels)
-    scale, bias = (
-        _of_channels(np.repeat(value, channels // len(value)), data) for value in constants
-    )
+    scale, bias = _of_channels(node, channels // len(first))
     return _normalized(program, node, data.reshape(batch, groups, -1), [2], scale, bias)
 
 
-def _of_channels(value: np.ndarray, data: Addresses) -> np.ndarray:
-    """A number of each channel, in a shape that fits (batch, channels, ...)."""
-    return value.reshape(-1, *(1,) * (data.ndim - 2))
+def _of_channels(node: Node, times: int = 1) -> Iterator[np.ndarray]:
+    """Each input but the first, a number of each channel, or of so many channels side by side.
+
+    In a shape that fits (batch, channels, ...).
+    """
+    data, *given = node.inputs
+    for value in given:
+        each = node.constant(value, "each input but the first").repeat(times)
+        yield each.reshape(-1, *(1,) * (data.ndim - 2))
 
 
 def _by_function(program: Program, node: Node) -> list[Value]:
