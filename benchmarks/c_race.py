@@ -349,7 +349,7 @@ from lstm_trt.export.sizes import static_model
 
 network = OnnxNetwork(sys.argv[2], sizes=json.loads(sys.argv[3]))
 model = static_model(network.path, network)
-file = c_file(model, None, native_target(), "network", include_weights=False)
+file = c_file({"run": model}, native_target(), "network", include_weights=False)
 file.write(sys.argv[1])
 arguments = list(file.passes["run"].arguments.items())
 print(json.dumps([list(file.compile_flags), arguments], default=int))

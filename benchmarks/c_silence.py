@@ -52,7 +52,7 @@ def times_ns(one: LoadedNetwork, x: np.ndarray, outputs: list[np.ndarray]) -> np
 def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    file = c_file(None, network(), native_target(), "net")
+    file = c_file({"step": network()}, native_target(), "net")
     outputs = [np.empty(size, np.float32) for name, size in file.passes["step"].arguments.items() if name[0] == "y"]
     ways = {"denormal numbers are zero": loaded(file), "computed, -Dnet_KEEP_FPU": loaded(file, "-Dnet_KEEP_FPU")}
     smallest = {name: np.full(CALLS, np.iinfo(np.int64).max) for name in ways}

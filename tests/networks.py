@@ -163,7 +163,7 @@ def test_c_code_does_not_grow_with_the_samples(name, tmp_path):
     for samples in (50, 500, 2000):
         network = OnnxNetwork(tmp_path / name, sizes=pairs(case.sizes) | {OPEN[name]: samples})
         model = static_model(network.path, network)
-        code = c_file(model, None, TARGETS["x86-64"], "network", include_weights=False)
+        code = c_file({"run": model}, TARGETS["x86-64"], "network", include_weights=False)
         sizes.append((len(code.source), code.content.size))
     assert max(source for source, _ in sizes) < 60_000 and len({content for _, content in sizes}) == 1
     assert max(source for source, _ in sizes) < 1.02 * min(source for source, _ in sizes)

@@ -188,8 +188,7 @@ class _Models:
     def code(self, target: Target, name: str, precision: str, threads: int) -> CFile:
         """What is generated for them; raises `BuildFailed`."""
         file = c_file(
-            self.functions.get("run"),
-            self.functions.get("step"),
+            self.functions,
             target,
             name,
             states=self.states,

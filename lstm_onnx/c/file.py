@@ -63,8 +63,7 @@ def text_of(file: str, /, **values: object) -> str:
 
 
 def c_file(
-    model: bytes | None,
-    step: bytes | None,
+    models: Mapping[str, bytes],
     target: Target,
     name: str,
     *,
@@ -73,21 +72,19 @@ def c_file(
     precision: str = "fp32",
     threads: int = 1,
 ) -> CFile:
-    """C code of `model`, an ONNX model of a window, and `step`, that of a call with state.
+    """C code of `models`: of "run" the ONNX model of a window, of "step" that of a call with state.
 
-    Either may be None. Both have static sizes, batch size 1 and the same weights. `states` are
-    those that `step` has as inputs and outputs; without any, the state of all its layers is
+    There is one of them, or both, with static sizes, batch size 1 and the same weights. `states`
+    are those that the step has as inputs and outputs; without any, the state of all its layers is
     carried. With the `precision` "bf16" the weights of matrices are `as_packed`, and everything is
     computed in float32; with "int8" they are, and products with what a recurrent layer bounds by 1
     are of whole numbers: weights of 8 bits with a scale for each row, and numbers of 16 bits. With
     several `threads` those of the caller help, see `help.h.in`. Raises `BuildFailed` with the
     operator or attribute that the kernel lacks.
     """
-    readers: dict[str, Reader] = {}
-    if model:
-        readers["run"] = Reader.of(model, (), name)
-    if step:
-        readers["step"] = Reader.of(step, states, name)
+    readers = {}
+    for function, model in models.items():
+        readers[function] = Reader.of(model, states if function == "step" else (), name)
     _check(readers, target, precision, threads)
     weights = Weights(target.vector_length, precision)
     found = set()
@@ -111,7 +108,7 @@ def c_file(
         passes=passes,
         content=content,
         included=content.nbytes <= LARGEST_INCLUDED if include_weights is None else include_weights,
-        network_sha256=cache.sha256(model or step or b""),
+        network_sha256=cache.sha256(next(iter(models.values()))),
         weights_sha256=digest,
         precision=precision,
         threads=threads,

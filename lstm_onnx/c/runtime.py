@@ -62,8 +62,7 @@ def prepare(request: Request) -> PreparedStep:
         began = time.perf_counter()
         models = {"step" if request.mode == "stream" else "run": request.model()}
         file = c_file(
-            models.get("run"),
-            models.get("step"),
+            models,
             native_target(),
             "network",  # the same for all networks: equal code is compiled once
             states=request.states,

@@ -176,7 +176,7 @@ def computed(
     Raises `BuildFailed` for what cannot be generated.
     """
     how = {"include_weights": False, "precision": precision}
-    file = c_file(model.SerializeToString(), None, TARGETS[target], "network", **how)
+    file = c_file({"run": model.SerializeToString()}, TARGETS[target], "network", **how)
     shapes = {entry.name: sizes_of(entry) for entry in model.graph.output}
     outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.reader.output_names}
     compiled = loaded(file, "-O1", *flags)
@@ -184,11 +184,18 @@ def computed(
     return outputs
 
 
+def models_of(plan: Plan, block: int = 1) -> dict[str, bytes]:
+    """The window of a plan, and a step of `block` rows if it has one."""
+    models = {"run": network(plan).SerializeToString()}
+    if plan.carries:
+        models["step"] = network(plan, block).SerializeToString()
+    return models
+
+
 def file_of(plan: Plan, target: str, block: int) -> CFile:
     """The file of a network, with a step of `block` rows if it has one."""
-    step = network(plan, block).SerializeToString() if plan.carries else None
     how = {"include_weights": False, "precision": plan.precision}
-    return c_file(network(plan).SerializeToString(), step, TARGETS[target], "network", **how)
+    return c_file(models_of(plan, block), TARGETS[target], "network", **how)
 
 
 def scale_of(*outputs: np.ndarray) -> float:

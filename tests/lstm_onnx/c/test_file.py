@@ -151,9 +151,9 @@ def test_the_source_has_all_bits_of_the_weights(rng):
 def test_whole_numbers_are_refused_for_a_state_that_may_exceed_one():
     model = recurrent("LSTM", (5, 1, 6, 4)).SerializeToString()
     with pytest.raises(BuildFailed, match="may exceed 1: use bf16"):
-        c_file(model, None, TARGETS["x86-64"], "network", precision="int8")
+        c_file({"run": model}, TARGETS["x86-64"], "network", precision="int8")
     states = [State("h0", "Y_h", (1, 1, 4)), State("c0", "Y_c", (1, 1, 4))]
-    assert c_file(None, model, TARGETS["x86-64"], "network", states=states, precision="int8").reader.layers
+    assert c_file({"step": model}, TARGETS["x86-64"], "network", states=states, precision="int8").reader.layers
 
 
 @pytest.mark.random(tail=0, why="identity")
@@ -733,7 +733,7 @@ def growing(case: str, samples: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("case", GROWING)
 def test_the_code_does_not_grow_with_the_samples(case):
     """Neither the source nor the weights, nor the time that a compiler is given."""
-    codes = [c_file(growing(case, n).SerializeToString(), None, TARGETS["x86-64"], "network") for n in (60, 2000)]
+    codes = [c_file({"run": growing(case, n).SerializeToString()}, TARGETS["x86-64"], "network") for n in (60, 2000)]
     few, many = (len(code.source) - len(code.weights) for code in codes)
     assert abs(many - few) < 1000 and codes[1].content.size - codes[0].content.size <= 16
 
@@ -808,7 +808,7 @@ def test_a_normalization_goes_into_the_product_before_it(attributes, used, folde
         B=(9,),
         **normal("", 9),
     )
-    file = c_file(model.SerializeToString(), None, TARGETS[RUNNABLE[0]], "network", precision=precision)
+    file = c_file({"run": model.SerializeToString()}, TARGETS[RUNNABLE[0]], "network", precision=precision)
     assert ("BINARY(times" in file.source) is not folded
     assert packed_as_computed(model, precision, rng)
 
@@ -908,7 +908,7 @@ NOT_GENERATED = {
 def test_what_is_not_generated_is_named(case):
     model, message = NOT_GENERATED[case]
     with pytest.raises(BuildFailed) as refusal:
-        c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+        c_file({"run": model.SerializeToString()}, TARGETS["x86-64"], "network")
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 
@@ -932,10 +932,10 @@ def test_whole_numbers_are_inputs_and_no_outputs():
     one = graph("(float[2] y) { y = Add (x, x) }", "2")
     for each in (model, one):
         each.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
-    file = c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+    file = c_file({"run": model.SerializeToString()}, TARGETS["x86-64"], "network")
     assert "const float x[6]" in file.header and file.reader.whole_inputs == {"x": 50}
     with pytest.raises(BuildFailed, match="the output y is not float32"):
-        c_file(one.SerializeToString(), None, TARGETS["x86-64"], "network")
+        c_file({"run": one.SerializeToString()}, TARGETS["x86-64"], "network")
 
 
 def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
@@ -1078,7 +1078,8 @@ def test_other_code_has_another_version(target):
     """Recordings of the same version are pooled, so that it has to change with the code."""
     digest = hashlib.sha256()
     for window, step in PLANTED.values():
-        file = c_file(window, step, TARGETS[target], "network", include_weights=False)
+        models = {"run": window, "step": step} if step else {"run": window}
+        file = c_file(models, TARGETS[target], "network", include_weights=False)
         code = re.sub(r"/\*.*?\*/", " ", file.source + file.header, flags=re.DOTALL)
         digest.update(" ".join((*code.split(), *file.compile_flags)).encode() + file.weights)
     found = digest.hexdigest()

@@ -19,7 +19,7 @@ from lstm_trt.config.errors import BuildFailed
 from tests.conftest import rest_is_heavy
 from tests.lstm_onnx.c import test_file, test_operators
 from tests.support import c_networks
-from tests.support.c_networks import Plan, drawn, network
+from tests.support.c_networks import Plan, drawn, models_of, network
 
 needs_compiler = pytest.mark.skipif(not c.availability().ready, reason="needs a C compiler")
 
@@ -82,14 +82,13 @@ def test_both_kernels_have_the_functions_of_all_operators():
 @pytest.mark.parametrize("how", [{"precision": "bf16"}, {"precision": "int8"}, {"threads": 2}], ids=str)
 def test_what_it_has_not_is_refused(how):
     with pytest.raises(BuildFailed, match="generic is in fp32 and for one thread"):
-        c_file(network(Plan(("GRU",), (5,), 3, 2)).SerializeToString(), None, TARGETS["generic"], "net", **how)
+        c_file({"run": network(Plan(("GRU",), (5,), 3, 2)).SerializeToString()}, TARGETS["generic"], "net", **how)
 
 
 def plain(rng: np.random.Generator) -> CFile:
     """A network of random sizes, with its weights in the source."""
     plan = drawn(rng, 24)
-    step = network(plan, 1).SerializeToString() if plan.carries else None
-    return c_file(network(plan).SerializeToString(), step, TARGETS["generic"], "network", include_weights=True)
+    return c_file(models_of(plan), TARGETS["generic"], "network", include_weights=True)
 
 
 PROCESSORS = {
@@ -145,7 +144,7 @@ def test_a_gru_of_20_units_is_small(tmp_path):
     """Linked for a Cortex-M7 with all of the C library that it needs: 2 KB of code, and 200 bytes of state."""
     step = network(Plan(("GRU",), (20,), 1, 3), 1)
     del step.graph.output[1]
-    file = c_file(None, step.SerializeToString(), TARGETS["generic"], "net", include_weights=True)
+    file = c_file({"step": step.SerializeToString()}, TARGETS["generic"], "net", include_weights=True)
     file.write(tmp_path)
     (tmp_path / "main.c").write_text(
         '#include "net.h"\nstruct net net;\nfloat x[net_INPUTS], y[net_OUTPUTS];\n'

@@ -51,7 +51,8 @@ def test_other_names_stay(name):
 def test_names_that_are_accepted_compile(rng, tmp_path):
     """Words of the generated code, and those around names that are taken, in programs in C and C++."""
     file = file_of(PLAN, runnable()[0], 1)
-    threads = c_file(network(PLAN).SerializeToString(), None, file.target, "network", include_weights=True, threads=2)
+    window = {"run": network(PLAN).SerializeToString()}
+    threads = c_file(window, file.target, "network", include_weights=True, threads=2)
     words = re.findall(
         r"[A-Za-z]\w*", file.source + resources.files("lstm_onnx.c").joinpath("reserved.txt").read_text()
     )

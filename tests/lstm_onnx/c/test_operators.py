@@ -99,7 +99,7 @@ def in_float32(array: np.ndarray) -> np.ndarray:
 def generated(model: onnx.ModelProto) -> str:
     """Empty, or why there is no code for a network."""
     try:
-        c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+        c_file({"run": model.SerializeToString()}, TARGETS["x86-64"], "network")
     except BuildFailed as refusal:
         return str(refusal)
     return ""

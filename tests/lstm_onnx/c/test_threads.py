@@ -24,7 +24,7 @@ from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from tests.conftest import ROOT, rest_is_heavy, wait_for
 from tests.lstm_onnx.c.test_file import ALL, BOUNDS
 from tests.support import c_networks
-from tests.support.c_networks import Plan, network, right_of
+from tests.support.c_networks import Plan, models_of, right_of
 from tests.support.planted_graphs import relu
 from tests.support.prepared_steps import prepare, reference
 
@@ -61,9 +61,8 @@ CORES = (sorted(os.sched_getaffinity(0)) * 4)[:4]
 def test_all_parts_together_are_the_network(case, precision, threads, rng):
     """With helpers, which may be late at any time on a small machine, and without any: the same bits."""
     plan = c_networks.replace(PLANS[case], precision=precision)
-    step = network(plan, 1).SerializeToString() if plan.carries else None
     how = {"include_weights": False, "precision": precision, "threads": threads}
-    file = c_file(network(plan).SerializeToString(), step, TARGETS[RUNNABLE[0]], "network", **how)
+    file = c_file(models_of(plan), TARGETS[RUNNABLE[0]], "network", **how)
     x = rng.standard_normal((plan.sequence, 1, plan.features)).astype(np.float32)
     expected, found = right_of(plan, x), []
     for cores in ((), CORES):
@@ -196,7 +195,7 @@ def test_code_of_one_thread_has_no_team(tmp_path, monkeypatch, refused):
     one = lstm_trt.export_c(LstmShape(1, 8, 2), tmp_path).file
     assert "team" not in one.header and "help" not in one.header
     with pytest.raises(BuildFailed, match="only recurrent layers"):
-        c_file(relu(), None, TARGETS["x86-64"], "network", threads=2)
+        c_file({"run": relu()}, TARGETS["x86-64"], "network", threads=2)
     for threads in (0, 65):
         message = refused(
             "export", "--layers", 1, "--hidden", 8, "--sequence", 2, "--c", "--threads", threads, "--out", tmp_path

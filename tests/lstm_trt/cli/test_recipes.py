@@ -161,7 +161,7 @@ from lstm_onnx.c.targets import native_target
 sides = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [5]) for name in "xy"]
 graph = helper.make_graph([helper.make_node("Sign", ["x"], ["y"])], "signs", sides[:1], sides[1:])
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-file = c_file(model.SerializeToString(), None, native_target(), "network", include_weights=False)
+file = c_file({"run": model.SerializeToString()}, native_target(), "network", include_weights=False)
 x, y = np.array([-2, 0, 3, np.nan, -np.inf], np.float32), np.zeros(5, np.float32)
 compiled = LoadedNetwork(file, find_compiler())  # keeps its memory
 compiled.bound("run", x, y)()
