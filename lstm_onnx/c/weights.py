@@ -119,13 +119,15 @@ class Weights:
 
     def recurrent(self, rows: np.ndarray, gates: int) -> np.ndarray:
         """(gates x units, units) in the groups of `kernel.c`; the last one may be larger."""
-        packed, units, size = self.gates(rows, gates), rows.shape[-1], GROUP // gates * self.length
-        full = units // size - (units >= size and units % size < self.length)
-        parts = [packed[: full * size * gates], packed[full * size * gates :]]
-        sizes = (GROUP // gates * gates, 4 * GROUP)
-        return np.concatenate(
-            [self.matrix(part, size, True) for part, size in zip(parts, sizes, strict=True)]
-        )
+        packed = self.gates(rows, gates)
+        together = GROUP // gates  # vectors of each gate in a group
+        size = together * self.length
+        full, left = divmod(rows.shape[-1], size)
+        if full and left < self.length:
+            full -= 1
+        end = full * size * gates
+        whole = self.matrix(packed[:end], together * gates, True)
+        return np.concatenate([whole, self.matrix(packed[end:], 4 * GROUP, True)])
 
 
 def packed(layer: Layer, weights: Weights) -> int:
