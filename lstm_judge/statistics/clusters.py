@@ -21,10 +21,12 @@ removed and the search is repeated. If a cluster of few trials overlaps the bulk
 significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -116,14 +118,19 @@ def _triples(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _ranks(spacings: np.ndarray) -> np.ndarray:
     """Indices at which intervals start and end: ranks from the top in steps of 12 %, each at the
     widest gap."""
-    k = len(spacings)
-    chosen = {0, k - 1}
-    rank = 0
-    while rank < k:
-        start = k - min(max(rank + 1, int(rank * GROWTH)), k)
-        chosen.add(start + int(spacings[start : k - rank].argmax()))
-        rank = k - start
+    chosen = {0, len(spacings) - 1}
+    for start, stop in itertools.pairwise(_edges(len(spacings))):
+        chosen.add(start + int(spacings[start:stop].argmax()))
     return np.array(sorted(chosen))
+
+
+@lru_cache(maxsize=4096)
+def _edges(k: int) -> list[int]:
+    """Bounds of the steps of `_ranks` for `k` spacings."""
+    ranks = [0]
+    while ranks[-1] < k:
+        ranks.append(min(max(ranks[-1] + 1, int(ranks[-1] * GROWTH)), k))
+    return [k - rank for rank in reversed(ranks)]
 
 
 # A cluster and the tail as a mixture of two densities
