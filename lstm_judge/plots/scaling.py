@@ -4,11 +4,10 @@ Each figure takes the findings of `analysis.scaling` and shows one system; sizes
 are held at one value, which the notes state. `growth` shows all systems.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -24,7 +23,7 @@ from lstm_judge.plots.curve import Head, Series, by_size, in_blocks, line_colors
 from lstm_judge.plots.heatmap import Cell, Layout, cell_maps, columns_that_fit
 from lstm_judge.plots.points import AXIS_NAMES
 from lstm_judge.plots.style import GREY, Picture
-from lstm_judge.scaling.scaling import Findings, Inversion, Line, fit, lines
+from lstm_judge.scaling.scaling import Findings, Inversion, Line, Neighbours, fit, lines
 from lstm_judge.scaling.text import growth_text
 from lstm_trt.config.errors import UsageError
 
@@ -209,7 +208,7 @@ def fits(
             reading,
         ),
         axis,
-        [(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here],
+        [(line, line.times_us) for line in here],
         "latency [µs]",
         marks,
         ax,
@@ -221,33 +220,34 @@ def fits(
     return picture
 
 
-def _points(numbers: Mapping[float, float]) -> tuple[list[float], list[float]]:
+def _points(numbers: Mapping[Any, float]) -> tuple[list[Any], list[float]]:
     """Places on x and y."""
     return [*numbers], [*numbers.values()]
 
 
 def _draw_fit(ax: Axes, line: Line, color: Any) -> None:
     """Draw the straight line through all points of a series; with a break also that before it."""
-    _straight(
-        ax, line.slope_us, line.intercept_us, line.sizes, color=color, linewidth=1.1, alpha=0.75
-    )
+    sizes, times_us = _points(line.times_us)
+    _straight(ax, line.slope_us, line.intercept_us, sizes, color=color, linewidth=1.1, alpha=0.75)
     if line.breaks_at is not None:
-        before = line.sizes.index(line.breaks_at)
-        slope, intercept, _ = fit(line.sizes[:before], line.times_us[:before])
+        before = sizes.index(line.breaks_at)
+        slope, intercept, _ = fit(sizes[:before], times_us[:before])
         _straight(
             ax,
             slope,
             intercept,
-            line.sizes[: before + 1],
+            sizes[: before + 1],
             color=color,
             linewidth=1.3,
             linestyle=":",
             zorder=2.5,
         )
-        ax.plot([line.breaks_at], [line.times_us[before]], zorder=4, **RING)
+        ax.plot([line.breaks_at], [times_us[before]], zorder=4, **RING)
 
 
-def _straight(ax: Axes, slope: float, intercept: float, sizes: Sequence[int], **look: Any) -> None:
+def _straight(
+    ax: Axes, slope: float, intercept: float, sizes: Sequence[float], **look: Any
+) -> None:
     """Draw a straight line over the sizes where it is positive, as a logarithmic axis can show."""
     xs = np.linspace(sizes[0], sizes[-1], 200)
     ys = intercept + slope * xs
@@ -363,16 +363,6 @@ def _grown(findings: Findings, base: Mapping[str, int]) -> dict[str, dict[str, d
     return grown
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two neighbours on an axis: their sizes on it, those of the smaller network, and whether it is
-    slower."""
-
-    step: tuple[int, int]
-    smaller: dict[str, int]
-    inversion: Inversion | None
-
-
 def inversions(
     findings: Findings, axis: str, system: str | None = None, *, ax: Axes | None = None
 ) -> Picture:
@@ -386,15 +376,15 @@ def inversions(
     `ax` if given. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
-    pairs = _pairs(findings, system, axis)
+    pairs = [pair for pair in findings.neighbours if (pair.system, pair.axis) == (system, axis)]
     if not pairs:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     up, across = data.ARRANGEMENT[axis]
-    found = [pair for pair in pairs if pair.inversion]
+    found = [pair for pair in pairs if isinstance(pair, Inversion)]
     held = data.hold([pair.smaller for pair in found or pairs], (axis, across, up))
     here = [pair for pair in pairs if data.at(pair.smaller, held)]
-    inverted = [pair for pair in here if pair.inversion]
-    counted = Counter(pair.step for pair in inverted or here)
+    inverted = [pair for pair in here if isinstance(pair, Inversion)]
+    counted = Counter(pair.sizes for pair in inverted or here)
     layout = _layout(here, counted, across, up)
     summary = _counted(findings, inverted, len(here), len(found))
     notes = [
@@ -419,12 +409,12 @@ def inversions(
     return picture
 
 
-def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> Layout:
+def _layout(pairs: Sequence[Neighbours], counted: Counter, across: str, up: str) -> Layout:
     """A panel for each pair of sizes; of too many for those that are counted most often."""
     xs = sorted({pair.smaller.get(across, 0) for pair in pairs})
     columns = columns_that_fit(xs, len(counted))
-    steps = {step for step, _ in counted.most_common(columns * style.MOST_ROWS)}
-    shown = sorted((pair for pair in pairs if pair.step in steps), key=attrgetter("step"))
+    most = dict(counted.most_common(columns * style.MOST_ROWS))
+    shown = sorted((pair for pair in pairs if pair.sizes in most), key=attrgetter("sizes"))
     return Layout(
         [_cell(pair, across, up) for pair in shown],
         xs,
@@ -433,11 +423,13 @@ def _layout(pairs: Sequence[_Pair], counted: Counter, across: str, up: str) -> L
     )
 
 
-def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, everywhere: int) -> str:
+def _counted(
+    findings: Findings, inverted: Sequence[Inversion], compared: int, everywhere: int
+) -> str:
     """How many pairs are inverted, of those that are drawn."""
     text = f"{len(inverted)} of {compared} neighbouring pairs are inverted"
     if inverted and findings.times.raw:
-        certain = sum(bool(pair.inversion and pair.inversion.certain) for pair in inverted)
+        certain = sum(bool(pair.certain) for pair in inverted)
         text += f", {certain} of them significantly"
     if findings.min_ratio > 1:
         text += f"; only ratios of {findings.min_ratio:g} or more are counted"
@@ -446,33 +438,15 @@ def _counted(findings: Findings, inverted: Sequence[_Pair], compared: int, every
     return f"{text}."
 
 
-def _pairs(findings: Findings, system: str, axis: str) -> list[_Pair]:
-    """All neighbours of a system on an axis that were measured."""
-    inverted = {}
-    for pair in findings.inversions:
-        if (pair.system, pair.axis) == (system, axis):
-            inverted[frozenset(pair.smaller.items())] = pair
-    pairs = []
-    for of_system, along, rest, line in lines(findings.times):
-        if (of_system, along) == (system, axis):
-            for size, larger in itertools.pairwise(line):
-                smaller = {**rest, axis: size}
-                pairs.append(
-                    _Pair((size, larger), smaller, inverted.get(frozenset(smaller.items())))
-                )
-    return pairs
-
-
-def _cell(pair: _Pair, across: str, up: str) -> Cell:
+def _cell(pair: Neighbours, across: str, up: str) -> Cell:
     cell = Cell(
-        "{} → {}".format(*pair.step), pair.smaller.get(across, 0), pair.smaller.get(up, 0), 1.0
+        "{} → {}".format(*pair.sizes), pair.smaller.get(across, 0), pair.smaller.get(up, 0), 1.0
     )
-    if pair.inversion is None:
+    if not isinstance(pair, Inversion):
         return cell
-    ratio = pair.inversion.ratio
     return replace(
         cell,
-        value=ratio,
-        text=f"{ratio:.{2 if ratio < 0.995 else 3}f}",
-        bold=bool(pair.inversion.certain),
+        value=pair.ratio,
+        text=f"{pair.ratio:.{2 if pair.ratio < 0.995 else 3}f}",
+        bold=bool(pair.certain),
     )

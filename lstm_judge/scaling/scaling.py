@@ -8,6 +8,7 @@ systems are never mixed, and shapes that were not measured are never interpolate
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -85,7 +86,7 @@ class Line:
 
     `breaks_at`: the first size whose time is more than 10 % off the line through the smaller ones.
     `breaks_tested`: whether every size has at least 5 rounds; the break is then significant,
-    otherwise it may be noise.
+    otherwise it may be noise. `times_us`: size -> time, ascending.
 
     `exponent`: the power of the size with which the time grows, with its interval (`power`).
     `departure`: the largest distance of a time from the fitted line, relative to that time.
@@ -103,8 +104,7 @@ class Line:
     departure: float
     breaks_at: int | None
     breaks_tested: bool
-    sizes: tuple[int, ...]
-    times_us: tuple[float, ...]
+    times_us: dict[int, float]
 
     @property
     def untested_break(self) -> bool:
@@ -113,23 +113,35 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Inversion:
-    """Two neighbours on an axis of which the larger is faster.
-
-    `ratio`: larger / smaller, below 1. `uncertain_because` is None without trials.
-    """
+class Neighbours:
+    """Two neighbours on an axis; `ratio`: latency of the larger / that of the smaller."""
 
     system: str
     axis: str
     smaller: dict[str, int]
     larger: dict[str, int]
     ratio: float
-    uncertain_because: tuple[Doubt, ...] | None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The sizes that differ."""
+        return self.smaller[self.axis], self.larger[self.axis]
 
     @property
     def step(self) -> str:
-        """The sizes that differ: `hidden 127 -> 128`."""
-        return f"{self.axis} {self.smaller[self.axis]} -> {self.larger[self.axis]}"
+        """The sizes that differ as text: `hidden 127 -> 128`."""
+        return "{} {} -> {}".format(self.axis, *self.sizes)
+
+
+#: The step of which an inversion is a penalty on batch 1.
+BATCH_1_AND_2 = "batch 1 -> 2"
+
+
+@dataclass(frozen=True)
+class Inversion(Neighbours):
+    """Neighbours of which the larger is faster; `uncertain_because` is None without trials."""
+
+    uncertain_because: tuple[Doubt, ...] | None
 
     @property
     def certain(self) -> bool | None:
@@ -162,21 +174,36 @@ class Batching:
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings; `pairs` has the numbers of neighbours compared on each axis, and of batches 1
-    and 2. `batch1_penalties`: the inversions of these."""
+    """All findings; those of the `neighbours` of which the larger is faster are `Inversion`."""
 
     times: Times
     linearity: list[Line]
-    inversions: list[Inversion]
-    batch1_penalties: list[Inversion]
+    neighbours: list[Neighbours]
     batching: list[Batching]
-    pairs: dict[str, int]
     min_ratio: float
+
+    @property
+    def inversions(self) -> list[Inversion]:
+        """Neighbours of which the larger is faster."""
+        return [pair for pair in self.neighbours if isinstance(pair, Inversion)]
+
+    @property
+    def batch1_penalties(self) -> list[Inversion]:
+        """The inversions of batches 1 and 2."""
+        return [pair for pair in self.inversions if pair.step == BATCH_1_AND_2]
+
+    @property
+    def pairs(self) -> dict[str, int]:
+        """Numbers of neighbours on each axis, and of batches 1 and 2."""
+        counts = Counter(pair.axis for pair in self.neighbours)
+        pairs = {axis: counts[axis] for axis in self.times.axes}
+        pairs["batch 1 and 2"] = sum(pair.step == BATCH_1_AND_2 for pair in self.neighbours)
+        return pairs
 
     def as_dict(self) -> dict:
         """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there
         are several."""
-        hidden = {"sizes", "times_us", "intercept_us"}
+        hidden = {"times_us", "intercept_us"}
         if len(self.times.systems) < 2:
             hidden.add("system")
         if not self.times.raw:
@@ -234,7 +261,7 @@ class ScalingAnswers(Answers[Findings]):
         for line in self.findings.linearity:
             yield _shown(
                 {"system": line.system, "axis": line.axis, **line.fixed, **vars(line)},
-                {"fixed", "sizes", "times_us"},
+                {"fixed", "times_us"},
             )
 
 
@@ -268,30 +295,24 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
     check_number(
         "--min-ratio (slower / faster) must be at least 1", min_ratio, lambda ratio: ratio >= 1
     )
-    pairs = dict.fromkeys((*times.axes, "batch 1 and 2"), 0)
-    found = Findings(times, [], [], [], [], pairs, min_ratio)
+    found = Findings(times, [], [], [], min_ratio)
     for system, axis, fixed, line in lines(times):
         if len(line) >= POINTS:
             found.linearity.append(_fitted(system, axis, fixed, line))
         if axis == "batch" and len(line) > 1:
             found.batching.append(_batching(system, fixed, line))
         for small, large in itertools.pairwise(line):
-            of_batch_1 = axis == "batch" and (small, large) == (1, 2)
-            pairs[axis] += 1
-            pairs["batch 1 and 2"] += of_batch_1
-            ratio = line[large].latency_us / line[small].latency_us
-            if ratio < 1 and 1 / ratio >= min_ratio:
-                pair = Inversion(
-                    system,
-                    axis,
-                    {name: fixed.get(name, small) for name in times.axes},
-                    {name: fixed.get(name, large) for name in times.axes},
-                    ratio,
-                    doubts(faster=line[large], slower=line[small]),
-                )
-                found.inversions.append(pair)
-                if of_batch_1:
-                    found.batch1_penalties.append(pair)
+            pair = Neighbours(
+                system,
+                axis,
+                {name: fixed.get(name, small) for name in times.axes},
+                {name: fixed.get(name, large) for name in times.axes},
+                line[large].latency_us / line[small].latency_us,
+            )
+            if pair.ratio < 1 and 1 / pair.ratio >= min_ratio:
+                why = doubts(faster=line[large], slower=line[small])
+                pair = Inversion(**vars(pair), uncertain_because=why)
+            found.neighbours.append(pair)
     return found
 
 
@@ -380,8 +401,8 @@ def _beyond_noise(sizes: Sequence[int], rounds_us: Sequence[np.ndarray]) -> bool
 
 
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
-    sizes = tuple(line)
-    times_us = tuple(each.latency_us for each in line.values())
+    sizes = list(line)
+    times_us = [each.latency_us for each in line.values()]
     slope, intercept, r2 = fit(sizes, times_us)
     fitted_us = intercept + slope * np.array(sizes)
     tested = all(len(each.rounds) >= ROUNDS for each in line.values())
@@ -399,8 +420,7 @@ def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Shape
         departure=float(np.max(np.abs(1 - fitted_us / np.array(times_us)))),
         breaks_at=break_of(sizes, times_us, rounds_us),
         breaks_tested=tested,
-        sizes=sizes,
-        times_us=times_us,
+        times_us=dict(zip(sizes, times_us, strict=True)),
     )
 
 
