@@ -26,13 +26,12 @@ from lstm_judge.read.labels import load_text
 from lstm_judge.read.rounds import Group, Round, by_network
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.replay import replay_group, waiting_ns
-from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered
+from lstm_judge.statistics.quantiles import DEFAULT_CONFIDENCE, Ordered, rate_bounds
 from lstm_judge.statistics.trials import Trials, timed_rounds
 from lstm_judge.verdict.answer import Verdict
 from lstm_trt.config.configuration import ARRIVALS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed, short_number
-from lstm_trt.config.libraries import special
 
 TAIL_COLOR = "#0173b2"
 
@@ -59,7 +58,7 @@ def exceedance(ordered: Ordered) -> tuple[np.ndarray, np.ndarray]:
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
     """Upper bound on the share of an event that never occurred in n independent trials: about 3/n
     at 95 %."""
-    return 1 - (1 - confidence) ** (1 / n)
+    return rate_bounds(0, n, confidence)[1]
 
 
 def draw_line(ax: Axes, ordered: Ordered, label: str, look: dict) -> None:
@@ -447,19 +446,14 @@ def _band(ax: Axes, pooled_us: Ordered, confidence: float, effective_share: floa
     """
     n = len(pooled_us)
     value, above = exceedance(pooled_us)
-    value = np.r_[value, ax.get_xlim()[1]]
     above = np.r_[above, 0]  # no trial lies beyond the maximum
-    below = np.maximum(n - above, 1e-9)
+    effective = effective_share * above
+    lows = [rate_bounds(count, n, confidence)[0] for count in above]
+    highs = [rate_bounds(count, effective_share * n, confidence)[1] for count in effective]
     ax.fill_between(
-        value,
-        np.where(
-            above, special.betaincinv(np.maximum(above, 1e-9), below + 1, 1 - confidence), 1e-12
-        ),
-        np.where(
-            above < n,
-            special.betaincinv(effective_share * above + 1, effective_share * below, confidence),
-            1.0,
-        ),
+        np.r_[value, ax.get_xlim()[1]],
+        np.maximum(lows, 1e-12),
+        highs,
         color=TAIL_COLOR,
         alpha=0.18,
         linewidth=0,
