@@ -61,7 +61,8 @@ def box_plots(
     with style.facets(
         f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
         [
-            *_notes(points, axis, _reading(good)),
+            *data.describe(points, (axis,)),
+            _reading(good),
             data.describe_shown("systems", names, systems),
             data.describe_shown(f"values of {AXIS_NAMES[axis]}", sizes, measured),
         ],
@@ -78,14 +79,6 @@ def box_plots(
             _panel(panel, here, sizes, looks[system]["color"])
         _value_axis(axes, width)
     return picture
-
-
-def _notes(points: Sequence[data.Point], axis: str, reading: str) -> list[str]:
-    return [
-        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-        data.describe_systems(points),
-        reading,
-    ]
 
 
 def _reading(points: Sequence[data.Point]) -> str:
@@ -133,14 +126,11 @@ def violins(
     with style.facets(
         f"Trials around the median, by {AXIS_NAMES[axis]}: {sides[0]} (left) and"
         f" {sides[1]} (right)",
-        _notes(
-            points,
-            axis,
-            (
-                "Each half: the first round, relative to its own median."
-                " Widths: density of trials, all with the same maximum."
-            ),
-        ),
+        [
+            *data.describe(points, (axis,)),
+            "Each half: the first round, relative to its own median."
+            " Widths: density of trials, all with the same maximum.",
+        ],
         [[""]],
         ("below: medians, left | right", _axis_label(width)),
         ax=ax,

@@ -280,11 +280,7 @@ def _notes(curves: Curves, drawn: tuple[str, str, str]) -> list[str]:
     own = _recorded(curves.points)
     every = _recorded(curves.every)
     varied = [axis for axis in drawn if len(data.values(own, axis)) > 1]
-    notes = [
-        f"{data.describe_counts(own)}. {data.describe_fixed(own, varied)}",
-        data.describe_systems(own),
-        data.describe_rounds(own),
-    ]
+    notes = [*data.describe(own, varied), data.describe_rounds(own)]
     elsewhere = data.systems(point for point in curves.points if isinstance(point, Elsewhere))
     if elsewhere:
         notes.append(f"Open markers: one number each, from elsewhere: {'; '.join(elsewhere)}.")

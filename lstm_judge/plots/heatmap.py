@@ -283,8 +283,7 @@ def heat_map(
         Head(
             content.title,
             [
-                f"{data.describe_counts(points)}. {data.describe_fixed(points, (x, y, *facets))}",
-                data.describe_systems(points),
+                *data.describe(points, (x, y, *facets)),
                 content.reading
                 + (f" Values in µs (k: thousands).{content.in_numbers}" if layout.numbers else ""),
                 data.describe_shown("panels", shown, every),

@@ -443,6 +443,15 @@ def describe_fastest(points: Sequence[Point]) -> str:
     return f"The smallest median is that of {' and '.join(wins)}."
 
 
+def describe(points: Sequence[Point], drawn: Sequence[str]) -> list[str]:
+    """Notes for the head of a figure: numbers of trials, the sizes that are not `drawn` and held
+    fixed, and systems."""
+    return [
+        f"{describe_counts(points)}. {describe_fixed(points, drawn)}",
+        describe_systems(points),
+    ]
+
+
 def describe_counts(points: Iterable[Point]) -> str:
     """The number of trials and rounds per configuration."""
     rounds = [point.rounds for point in points if point.ok]
