@@ -5,7 +5,7 @@ are held at one value, which the notes state. `growth` shows all systems.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -63,19 +63,16 @@ def draw_scaling(
     For each system: fits along every axis on which a series has at least 3 sizes, a map of
     inversions if there are any, and batching. Raises `UsageError` if the folder cannot be written.
     """
-    fitted = {(line.system, line.axis) for line in findings.linearity}
-    inverted = {(pair.system, pair.axis) for pair in findings.inversions}
     systems = findings.times.cells
-    pictures: dict[str, Callable[[], Picture]] = {}
+    of_axes = {"by": (fits, findings.linearity), "inversions": (inversions, findings.inversions)}
+    pictures: dict[str, style.Draw] = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
         for axis in findings.times.axes:
-            if (system, axis) in fitted:
-                pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
-            if (system, axis) in inverted:
-                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(
-                    inversions, findings, axis, system
-                )
+            for name, (draw, found) in of_axes.items():
+                if any((each.system, each.axis) == (system, axis) for each in found):
+                    picture = partial(draw, findings, axis, system)
+                    pictures[f"scaling-{name}-{axis}{suffix}"] = picture
         if any(network.system == system for network in findings.batching):
             pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
