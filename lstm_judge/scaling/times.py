@@ -120,14 +120,14 @@ def read_times(
     of the system. Raises `UsageError` or `StoreError`, with a one-line message, if the source
     cannot be read.
     """
-    if not is_path(source):
-        return from_runs(resolved(as_runs(source)).where(**where or {}))
-    warnings: list[str] = []
-    found = tables.read_tables(paths_of(source), warnings, column)
-    if found is None:
-        runs = load(source, rename=rename, column=column, unit=unit)
-        return from_runs(resolved(runs).where(**where or {}))
-    return from_tables([table.renamed(rename) for table in found], column, unit, warnings, where)
+    if is_path(source):
+        warnings: list[str] = []
+        found = tables.read_tables(paths_of(source), warnings, column)
+        if found is not None:
+            renamed = [table.renamed(rename) for table in found]
+            return from_tables(renamed, column, unit, warnings, where)
+        source = load(source, rename=rename, column=column, unit=unit)
+    return from_runs(resolved(as_runs(source)).where(**where or {}))
 
 
 def from_runs(runs: Runs) -> Times:
