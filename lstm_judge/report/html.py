@@ -300,7 +300,7 @@ def _data(report: Report) -> dict[str, Any]:
         longer = _thinned(group.n)
         above[str(group.n)] = longer
         ordered_us = Trials.of(*group.rounds).ordered_us if group.n else []
-        curves.append([float(f"{ordered_us[group.n - 1 - k]:.4g}") for k in longer])
+        curves.append([views.short(ordered_us[group.n - 1 - k]) for k in longer])
     deadlines_us = report.slider.deadlines_us
     return {
         "stops": list(map(short_number, deadlines_us)),
