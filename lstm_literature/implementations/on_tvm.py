@@ -142,42 +142,51 @@ def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tv
     """
     from tvm import relax
 
-    length, batch, hidden, op = workload.sequence, workload.batch, workload.hidden, relax.op
+    length, batch, hidden = workload.sequence, workload.batch, workload.hidden
     builder = relax.BlockBuilder()
     first = _cell(builder, workload, (1, batch, workload.features))
     later = _cell(builder, workload, (batch, hidden)) if workload.layers > 1 else None
-
-    def split(whole: relax.Expr, steps: int, size: int) -> list[relax.Expr]:
-        cuts = list(range(size, steps, size))
-        parts = builder.emit(op.split(whole, cuts, axis=0)) if cuts else [whole]
-        return [parts[index] for index in range(len(cuts) + 1)]
-
     given = _variables(workload.input_shape, (batch, hidden), (batch, hidden))
+    groups = range(0, length, GROUP)
     with builder.function("main", given):
         with builder.dataflow():
-            read = []
-            for start, group in zip(range(0, length, GROUP), split(given[0], length, GROUP), strict=True):
-                read += split(group, min(GROUP, length - start), 1)
+            steps = []
+            for start, group in zip(groups, _split(builder, given[0], length, GROUP), strict=True):
+                steps += _split(builder, group, min(GROUP, length - start), 1)
             for layer in range(workload.layers):
-                by_input, by_hidden = (
-                    relax.const(np.ascontiguousarray(weights[f"lstm.weight_{name}_l{layer}"].T))
-                    for name in ("ih", "hh")
-                )
-                bias = relax.const(weights[f"lstm.bias_ih_l{layer}"] + weights[f"lstm.bias_hh_l{layer}"])
+                held = _constants(weights, layer)
                 _, state, memory = given
-                for step, inputs in enumerate(read):
-                    call = relax.Call(later if layer else first, [inputs, state, memory, by_input, by_hidden, bias])
+                for step, inputs in enumerate(steps):
+                    call = relax.Call(later if layer else first, [inputs, state, memory, *held])
                     both = builder.emit(call)
                     state = builder.emit(both[0])
                     memory = builder.emit(both[1])
-                    read[step] = state
-            groups = [
-                builder.emit_output(op.stack(read[start : start + GROUP], axis=0)) for start in range(0, length, GROUP)
-            ]
+                    steps[step] = state
+            stacks = [builder.emit_output(relax.op.stack(steps[start : start + GROUP], axis=0)) for start in groups]
         with builder.dataflow():  # in a block of its own, since it would be fused with the stacks
-            outputs = builder.emit_output(op.concat(groups, axis=0))
+            outputs = builder.emit_output(relax.op.concat(stacks, axis=0))
         builder.emit_func_output(outputs)
     return builder.get()
+
+
+def _split(builder: relax.BlockBuilder, whole: relax.Expr, steps: int, size: int) -> list[relax.Expr]:
+    """Parts of `size` steps, the last one with the rest."""
+    from tvm import relax
+
+    cuts = list(range(size, steps, size))
+    if not cuts:
+        return [whole]
+    parts = builder.emit(relax.op.split(whole, cuts, axis=0))
+    return [parts[index] for index in range(len(cuts) + 1)]
+
+
+def _constants(weights: dict[str, np.ndarray], layer: int) -> list[relax.Expr]:
+    """Both matrices of a layer, (inputs, 4 x hidden) and (hidden, 4 x hidden), and the sum of its bias vectors."""
+    from tvm import relax
+
+    matrices = [weights[f"lstm.weight_{name}_l{layer}"].T for name in ("ih", "hh")]
+    bias = weights[f"lstm.bias_ih_l{layer}"] + weights[f"lstm.bias_hh_l{layer}"]
+    return [relax.const(np.ascontiguousarray(each)) for each in (*matrices, bias)]
 
 
 def _variables(*shapes: tuple[int, ...]) -> list[relax.Var]:
@@ -195,14 +204,14 @@ def _cell(builder: relax.BlockBuilder, workload: LiteratureWorkload, shape: tupl
     read, state, memory, by_input, by_hidden, bias = given
     with builder.function(f"cell_{len(shape)}", given, private=True):
         with builder.dataflow():
-            products = op.add(op.matmul(op.reshape(read, (batch, width)), by_input), op.matmul(state, by_hidden))
-            gates = builder.emit(op.add(products, bias))
+            products = op.matmul(op.reshape(read, (batch, width)), by_input) + op.matmul(state, by_hidden)
+            gates = builder.emit(products + bias)
             input_gate, forget_gate, new, output_gate = (
                 op.strided_slice(gates, [1], [gate * hidden], [(gate + 1) * hidden]) for gate in range(4)
             )
-            kept = op.multiply(op.sigmoid(forget_gate), memory)
-            memory = builder.emit_output(op.add(kept, op.multiply(op.sigmoid(input_gate), op.tanh(new))))
-            state = builder.emit_output(op.multiply(op.sigmoid(output_gate), op.tanh(memory)))
+            memory = op.sigmoid(forget_gate) * memory + op.sigmoid(input_gate) * op.tanh(new)
+            memory = builder.emit_output(memory)
+            state = builder.emit_output(op.sigmoid(output_gate) * op.tanh(memory))
         return builder.emit_func_output(relax.Tuple([state, memory]))
 
 
