@@ -11,7 +11,7 @@ direction) and its output is zero, as for a packed sequence; the padding is comp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from tensorflow import Tensor
 
 
-#: (inputs, hidden, memory) -> (hidden, memory), each (batch, width).
-Cell = Callable[["Tensor", "Tensor", "Tensor"], tuple["Tensor", "Tensor"]]
-
-#: (inputs, hidden) -> the four gates before their functions, each (batch, width).
-Gates = Callable[["Tensor", "Tensor"], "Sequence[Tensor]"]
+#: Hidden and cell state, each (batch, width).
+State = tuple["Tensor", "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -141,49 +138,50 @@ class Network(ABC):
 
 
 class Loops(Network):
-    """Each direction of each layer is a loop over time with one of `self._cells`."""
+    """Each direction of each layer is a loop over time with one of `self._cells`, here the cell written out."""
 
     def _build_layers(self) -> None:
         widths = self._workload.shape.layer_inputs()
         suffixes = ("", "_reverse")[: self._workload.directions]
-        #: For each layer and direction: the cell, and whether it runs backward.
+        #: For each layer and direction: what the cell holds, and whether it runs backward.
         self._cells = [
             [(self._build_cell(width, f"l{index}{suffix}"), bool(suffix)) for suffix in suffixes]
             for index, width in enumerate(widths)
         ]
 
-    def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
-        """The cell written out; calling the returned function reads the weights, once per loop, not per step."""
-        tf = self._tf
-        bind_gates = self._build_gates(width, suffix)
-
-        def bind() -> Cell:
-            gates = bind_gates()
-
-            def cell(inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-                input_gate, forget_gate, candidate, output_gate = gates(inputs, hidden)
-                memory = tf.sigmoid(forget_gate) * memory + tf.sigmoid(input_gate) * tf.tanh(candidate)
-                return tf.sigmoid(output_gate) * tf.tanh(memory), memory
-
-            return cell
-
-        return bind
-
-    def _build_gates(self, width: int, suffix: str) -> Callable[[], Gates]:
-        tf = self._tf
+    def _build_cell(self, width: int, suffix: str) -> Any:
+        """The weights of a cell."""
         held = [self._hold(f"lstm.weight_{name}_{suffix}", transposed=True) for name in ("ih", "hh")]
-        held += [self._hold(f"lstm.bias_{name}_{suffix}") for name in ("ih", "hh")]
+        return held + [self._hold(f"lstm.bias_{name}_{suffix}") for name in ("ih", "hh")]
 
-        def bind() -> Gates:
-            kernel, recurrent, bias_ih, bias_hh = map(tf.convert_to_tensor, held)
+    def _read(self, held: Any) -> Any:
+        """What a cell holds as a loop uses it: the weights are read once per loop, not per step."""
+        return list(map(self._tf.convert_to_tensor, held))
 
-            def gates(inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
-                both = tf.matmul(inputs, kernel) + bias_ih + tf.matmul(hidden, recurrent) + bias_hh
-                return tf.split(both, 4, axis=1)
+    def _gates(self, read: Any, inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
+        """The four gates before their functions, each (batch, width)."""
+        tf = self._tf
+        kernel, recurrent, bias_ih, bias_hh = read
+        both = tf.matmul(inputs, kernel) + bias_ih + tf.matmul(hidden, recurrent) + bias_hh
+        return tf.split(both, 4, axis=1)
 
-            return gates
+    def _cell(self, read: Any, inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The next hidden and cell state, each (batch, width)."""
+        tf = self._tf
+        input_gate, forget_gate, candidate, output_gate = self._gates(read, inputs, hidden)
+        memory = tf.sigmoid(forget_gate) * memory + tf.sigmoid(input_gate) * tf.tanh(candidate)
+        return tf.sigmoid(output_gate) * tf.tanh(memory), memory
 
-        return bind
+    def _step(
+        self, read: Any, inputs: Tensor, state: State, mask: Tensor | None, zeros: Tensor
+    ) -> tuple[Tensor, State]:
+        """The output of a step, and the next state; at padding the output is `zeros` and the state stays."""
+        tf = self._tf
+        output, memory = self._cell(read, inputs, *state)
+        if mask is None:
+            return output, (output, memory)
+        kept = tf.where(mask, output, state[0]), tf.where(mask, memory, state[1])
+        return tf.where(mask, output, zeros), kept
 
     def _zeros(self) -> Tensor:
         return self._tf.zeros([self._workload.batch, self._workload.hidden])
@@ -199,25 +197,18 @@ class Unrolled(Loops):
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
         tf = self._tf
         steps = tf.unstack(read)
-        masks = None if running is None else tf.unstack(running[:, :, None])
+        masks = [None] * len(steps) if running is None else tf.unstack(running[:, :, None])
         for directions in self._cells:
-            outputs = [self._loop(bind(), steps, masks, backward) for bind, backward in directions]
+            outputs = [self._loop(self._read(held), steps, masks, backward) for held, backward in directions]
             steps = outputs[0] if len(outputs) == 1 else [tf.concat(both, 1) for both in zip(*outputs, strict=True)]
         return steps[-1] if self._workload.head == "last-step" else tf.stack(steps)
 
-    def _loop(self, cell: Cell, steps: list[Tensor], masks: list[Tensor] | None, backward: bool) -> list[Tensor]:
-        tf = self._tf
-        zeros = hidden = memory = self._zeros()
+    def _loop(self, read: Any, steps: list[Tensor], masks: list, backward: bool) -> list[Tensor]:
+        zeros = self._zeros()
+        state = zeros, zeros
         outputs: list = [None] * len(steps)
         for index in range(len(steps))[:: -1 if backward else 1]:
-            output, cell_memory = cell(steps[index], hidden, memory)
-            if masks is None:
-                outputs[index], hidden, memory = output, output, cell_memory
-            else:
-                mask = masks[index]
-                outputs[index] = tf.where(mask, output, zeros)
-                hidden = tf.where(mask, output, hidden)
-                memory = tf.where(mask, cell_memory, memory)
+            outputs[index], state = self._step(read, steps[index], state, masks[index], zeros)
         return outputs
 
 
@@ -227,39 +218,34 @@ class FineGrained(Unrolled):
     (lcy-seso/Carrot 0a722e9, benchmarks/rnnlm/tf_model/utils.py.) Each gate has a matrix and a bias vector of its own.
     """
 
-    def _build_gates(self, width: int, suffix: str) -> Callable[[], Gates]:
-        tf = self._tf
+    def _build_cell(self, width: int, suffix: str) -> list:
         size = self._workload.hidden
         weights, biases = (
             tuple(f"lstm.{kind}_{name}_{suffix}" for name in ("ih", "hh")) for kind in ("weight", "bias")
         )
         kernels = [self._keep((width + size, size), HeldGate, weights, True, gate) for gate in range(4)]
-        added = [self._keep((size,), HeldGate, biases, False, gate) for gate in range(4)]
+        return kernels + [self._keep((size,), HeldGate, biases, False, gate) for gate in range(4)]
 
-        def bind() -> Gates:
-            read = [list(map(tf.convert_to_tensor, held)) for held in (kernels, added)]
-
-            def gates(inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
-                both = tf.concat([inputs, hidden], 1)
-                return [tf.matmul(both, kernel) + bias for kernel, bias in zip(*read, strict=True)]
-
-            return gates
-
-        return bind
+    def _gates(self, read: list[Tensor], inputs: Tensor, hidden: Tensor) -> Sequence[Tensor]:
+        tf = self._tf
+        both = tf.concat([inputs, hidden], 1)
+        return [tf.matmul(both, kernel) + bias for kernel, bias in zip(read[:4], read[4:], strict=True)]
 
 
 class Static(Unrolled):
     """`static`: the loop of `basic` with `keras.layers.LSTMCell`, called as in user code."""
 
-    def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
+    def _build_cell(self, width: int, suffix: str) -> Any:
         layer = self._keras.layers.LSTMCell(self._workload.hidden, dtype="float32")
         layer.build((None, width))
         self.held += held_by_cell(layer, suffix)
+        return layer
 
-        def cell(inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-            return layer(inputs, [hidden, memory])[1]
+    def _read(self, held: Any) -> Any:
+        return held
 
-        return lambda: cell
+    def _cell(self, read: Any, inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return read(inputs, [hidden, memory])[1]
 
 
 class While(Loops):
@@ -267,11 +253,11 @@ class While(Loops):
 
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
         for directions in self._cells:
-            outputs = [self._loop(bind(), read, running, backward) for bind, backward in directions]
+            outputs = [self._loop(self._read(held), read, running, backward) for held, backward in directions]
             read = outputs[0] if len(outputs) == 1 else self._tf.concat(outputs, 2)
         return read[-1] if self._workload.head == "last-step" else read
 
-    def _loop(self, cell: Cell, read: Tensor, running: Tensor | None, backward: bool) -> Tensor:
+    def _loop(self, weights: Any, read: Tensor, running: Tensor | None, backward: bool) -> Tensor:
         tf = self._tf
         length = self._workload.sequence
         zeros = self._zeros()
@@ -280,12 +266,9 @@ class While(Loops):
 
         def body(count: Tensor, hidden: Tensor, memory: Tensor, outputs: Any) -> tuple:
             index = length - 1 - count if backward else count
-            output, cell_memory = cell(steps.read(index), hidden, memory)
-            if running is None:
-                return count + 1, output, cell_memory, outputs.write(index, output)
-            mask = running[index][:, None]
-            states = tf.where(mask, output, hidden), tf.where(mask, cell_memory, memory)
-            return (count + 1, *states, outputs.write(index, tf.where(mask, output, zeros)))
+            mask = None if running is None else running[index][:, None]
+            output, state = self._step(weights, steps.read(index), (hidden, memory), mask, zeros)
+            return (count + 1, *state, outputs.write(index, output))
 
         *_, outputs = tf.while_loop(
             lambda count, *_: count < length, body, (0, zeros, zeros, outputs), maximum_iterations=length
