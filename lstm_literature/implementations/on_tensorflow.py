@@ -212,10 +212,10 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
             index = self._get_variable_index(variable)
             mean = self._momentums[index]
             square = self._velocities[index]
-            self.assign_add(mean, ops.multiply(ops.subtract(gradient, mean), 1 - self.beta_1))
-            self.assign_add(square, ops.multiply(ops.subtract(ops.square(gradient), square), 1 - self.beta_2))
-            deviation = ops.add(ops.divide(ops.sqrt(square), ops.sqrt(second)), self.epsilon)
-            self.assign_sub(variable, ops.divide(ops.multiply(mean, rate / first), deviation))
+            self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
+            self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
+            deviation = ops.sqrt(square) / ops.sqrt(second) + self.epsilon
+            self.assign_sub(variable, mean * (rate / first) / deviation)
 
     return Adam(learning_rate, epsilon=ADAM_EPSILON)
 
