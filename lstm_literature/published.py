@@ -61,8 +61,7 @@ def matches(row: Any, workload: LiteratureWorkload) -> bool:
 
     A row of a program that differs from its document's workload also belongs to the workload as that program has it.
     """
-    stated = [size for size in SIZES if getattr(row, size) is not None]
-    same = all(getattr(row, size) == getattr(workload, size) for size in stated)
+    same = all(getattr(row, size) in (None, getattr(workload, size)) for size in SIZES)
     return workload.name in (row.workload, as_there(row)) and row.mode in workload.modes and same
 
 
@@ -84,12 +83,17 @@ def points(document: str) -> pd.DataFrame:
     The columns are the sizes, `table`, `label` (what ran it, the statistic, the table), and `latency_us`. Rows without
     a time or with another statistic than those in `POINTS` are left out; all sizes must be stated.
     """
-    every: Any = read_document(document).itertuples()
-    rows = [row for row in every if row.statistic in POINTS and row.seconds is not None]
-    machines = [" on ".join(filter(None, (row.framework, row.hardware))) for row in rows]
-    labels = [f"{name} ({row.statistic}, {row.table})" for name, row in zip(machines, rows, strict=True)]
-    sizes = [{name: getattr(row, name) for name in (*SIZES, "table")} for row in rows]
-    return pd.DataFrame(sizes).assign(label=labels, latency_us=[1e6 * row.seconds for row in rows])
+    found = read_document(document)
+    found = found[found["statistic"].isin(POINTS) & found["seconds"].notna()]
+    every: Any = found.itertuples()
+    sizes = pd.DataFrame(found, columns=[*SIZES, "table"]).infer_objects()
+    times_us = 1e6 * found["seconds"].astype(float)
+    return sizes.assign(label=list(map(_what_ran, every)), latency_us=times_us).reset_index(drop=True)
+
+
+def _what_ran(row: Any) -> str:
+    machine = " on ".join(filter(None, (row.framework, row.hardware)))
+    return f"{machine} ({row.statistic}, {row.table})"
 
 
 def read_document(document: str) -> pd.DataFrame:
