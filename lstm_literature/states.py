@@ -44,8 +44,8 @@ def by_framework(rows: Iterable[ImplementationRow]) -> str:
 
     Of a ready implementation it also says which other device it cannot use, and why.
     """
-    names: dict[Line, list[str]] = {}
-    for row in rows:
+    groups: dict[tuple, list[str]] = {}
+    for row in sorted(rows, key=lambda row: not row.ready):
         reasons = [row.reason]
         remedy = row.remedy
         if row.ready:
@@ -55,14 +55,13 @@ def by_framework(rows: Iterable[ImplementationRow]) -> str:
         state = "ready" if row.ready else "not ready"
         usable = ", ".join(device for device, found in row.devices.items() if found.ready)
         about = (state, row.framework or row.implementation, row.version or "-", row.extra or "core", usable or "-")
-        names.setdefault(Line((*about, "; ".join(filter(None, reasons))), remedy), []).append(row.implementation)
+        groups.setdefault((about, "; ".join(filter(None, reasons)), remedy), []).append(row.implementation)
     lines = []
-    for line, several in sorted(names.items(), key=lambda item: item[0].cells[0], reverse=True):
-        *about, reason = line.cells
-        last = ", ".join(several)
+    for (about, reason, remedy), names in groups.items():
+        last = ", ".join(names)
         if reason:
             last += f": {reason}"
-        lines.append(Line((*about, last), line.remedy))
+        lines.append(Line((*about, last), remedy))
     header = ("state", "framework", "version", "extra", "devices", "implementations")
     return "\n".join(table(header, lines, WIDTH.get() or 100))
 
