@@ -32,13 +32,15 @@ class Batch:
 
 def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
     """PyTorch's names and shapes of all trained weights, in the order embedding, LSTM, dense."""
-    embedding = {"embedding.weight": (workload.vocabulary, workload.features)} if workload.vocabulary else {}
-    dense: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    if workload.vocabulary:
+        shapes["embedding.weight"] = (workload.vocabulary, workload.features)
+    shapes |= lstm_weight_shapes(workload.shape)
     if workload.head != "none":
-        dense = {"dense.weight": (workload.outputs, workload.width)}
+        shapes["dense.weight"] = (workload.outputs, workload.width)
         if workload.head_bias:
-            dense["dense.bias"] = (workload.outputs,)
-    return {**embedding, **lstm_weight_shapes(workload.shape), **dense}
+            shapes["dense.bias"] = (workload.outputs,)
+    return shapes
 
 
 def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarray]:

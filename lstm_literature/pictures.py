@@ -280,7 +280,7 @@ def over_size(then: Mapping[int, Side], now: Mapping[int, Side], axis: str, titl
     if not panels:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     sizes = sorted({size for sides in panels for size in sides})
-    most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
+    most = max(len({entry.implementation for entry in _entries(sides.values())}) for sides in panels)
     notes = [source_text(list(sides.values())) for sides in panels]
     largest = [sides[max(sides)] for sides in panels]
     summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
@@ -295,7 +295,7 @@ def over_size(then: Mapping[int, Side], now: Mapping[int, Side], axis: str, titl
 
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
-    looks = _looks({entry.title: entry.implementation for side in sides.values() for entry in side.entries})
+    looks = _looks(_entries(sides.values()))
     for title, look in looks.items():
         found = {size: entry for size, side in sides.items() for entry in side.entries if entry.title == title}
         times = {size: 1e3 * entry.seconds for size, entry in sorted(found.items()) if entry.seconds is not None}
@@ -341,12 +341,16 @@ def _growth(times: Mapping[int, float]) -> str:
     return f"{multiple(high / low)} from {first} to {last}" if last > first else f"{number(low)} ms"
 
 
-def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
+def _entries(sides: Iterable[Side]) -> list[SideEntry]:
+    return list(itertools.chain.from_iterable(side.entries for side in sides))
+
+
+def _looks(entries: Iterable[SideEntry]) -> dict[str, dict]:
     """Title -> line style: one colour per framework, with different dashes and markers within a framework.
 
-    `implementations`: title -> name. Frameworks that are not in this package get unused colours.
+    Frameworks that are not in this package get unused colours.
     """
-    own = {title: color_of(name) for title, name in implementations.items()}
+    own = {entry.title: color_of(entry.implementation) for entry in entries}
     others = [title for title, color in own.items() if color == OTHER]
     free = [color for color in style.kind_colors(10) if color not in own.values()]
     colors = own | {title: free[number % len(free)] for number, title in enumerate(others)}
@@ -372,7 +376,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     if not sources:
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     both = list(itertools.chain(*sources))
-    looks = _looks({entry.title: entry.implementation for side in both for entry in side.entries})
+    looks = _looks(_entries(both))
     summary = [f"{sides[0].name}: {len(sides)} shapes, {_span_text(_times_ms(sides))}" for sides in sources]
     height_in = 1.2 + 0.22 * len(rows) + 0.18 * math.ceil(len(looks) / 3)
     notes = [*map(source_text, sources), *notes]
