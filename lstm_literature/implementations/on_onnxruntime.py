@@ -70,11 +70,11 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
 
     Raises `ExportFailed`.
     """
-    from lstm_literature.implementations.on_pytorch_networks import OfInputs, build_network, load_weights
+    from lstm_literature.implementations.on_pytorch_networks import build_network, load_weights
 
     network = build_network(workload, "one-call")
     load_weights(network.canonical(), weights)
-    module = OfInputs(network).eval().requires_grad_(False)
+    module = network.eval().requires_grad_(False)
     content = export_module(module, (torch.from_numpy(np.array(inputs)),), workload.label, workload.layers)
     graph = onnx.load_from_string(content).graph
     for value, sizes in ((graph.input[0], workload.input_shape), (graph.output[0], workload.output_shape)):

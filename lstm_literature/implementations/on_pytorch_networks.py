@@ -12,7 +12,7 @@ host, `sizes`, the number of running sequences at each step, and `positions`, th
 packed steps in (sequence * batch).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -134,22 +134,33 @@ class BothWays(nn.Module):
         self.behind = behind
 
     def forward(self, steps: list[Tensor]) -> list[Tensor]:
-        ahead = self.ahead(steps)
-        behind = self.behind(steps)
         outputs: list[Tensor] = []
-        for step in range(len(steps)):
-            outputs.append(torch.cat([ahead[step], behind[step]], 1))
+        for ahead, behind in zip(self.ahead(steps), self.behind(steps)):  # noqa: B905 - TorchScript has no strict
+            outputs.append(torch.cat([ahead, behind], 1))
         return outputs
 
 
-class LoopedNetwork(nn.Module):
+class Network(nn.Module):
+    """Embedding and head; subclasses add the LSTM."""
+
+    def __init__(self, workload: LiteratureWorkload) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(workload.vocabulary, workload.features) if workload.vocabulary else nn.Identity()
+        self.dense: nn.Module = nn.Identity()
+        if workload.head != "none":
+            self.dense = nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)
+        self.last_step = workload.head == "last-step"
+
+    def canonical(self) -> Parameters:
+        """The parameters by the names of `data.weight_shapes`, here those of embedding and head."""
+        return {name: [weight] for name, weight in self.named_parameters() if name.startswith(("embedding.", "dense."))}
+
+
+class LoopedNetwork(Network):
     """`basic` and `fused`: embedding, layers of loops over time, head."""
 
     def __init__(self, workload: LiteratureWorkload, cell: type[nn.Module]) -> None:
-        super().__init__()
-        self.embedding = _embedding(workload)
-        self.dense = _dense(workload)
-        self.last_step = workload.head == "last-step"
+        super().__init__(workload)
         self.outputs = workload.outputs or workload.width
         layers: list[nn.Module] = []
         for width in workload.shape.layer_inputs():
@@ -180,31 +191,29 @@ class LoopedNetwork(nn.Module):
         return padded.index_copy(0, positions, outputs).view(read.size(0), read.size(1), self.outputs)
 
     def canonical(self) -> Parameters:
-        """The parameters by the names of `data.weight_shapes`."""
-        named = _outer_parameters(self)
-        for index, layer in enumerate(self.layers):
-            both = isinstance(layer, BothWays)
-            cells: dict[str, Any] = {"": layer.ahead.cell, "_reverse": layer.behind.cell} if both else {"": layer.cell}
-            for suffix, cell in cells.items():
-                for name, weight in cell.named_parameters():
-                    whole = name[:-2] if isinstance(cell, FineGrainedCell) else name
-                    named.setdefault(f"lstm.{whole}_l{index}{suffix}", []).append(weight)
+        named = super().canonical()
+        for path, weight in self.layers.named_parameters():  # such as 0.behind.cell.weight_ih, 0.cell.bias_hh_f
+            layer, *way, _, name = path.split(".")
+            kind, of, *_ = name.split("_")
+            reverse = "_reverse" if way == ["behind"] else ""
+            named.setdefault(f"lstm.{kind}_{of}_l{layer}{reverse}", []).append(weight)
         return named
 
 
-class OneCallNetwork(nn.Module):
+class OneCallNetwork(Network):
     """`one-call`: embedding, `nn.LSTM`, head; sequences of variable length are packed and padded in each call."""
 
     def __init__(self, workload: LiteratureWorkload) -> None:
-        super().__init__()
-        self.embedding = _embedding(workload)
-        self.dense = _dense(workload)
+        super().__init__(workload)
         self.lstm = nn.LSTM(workload.features, workload.hidden, workload.layers, bidirectional=workload.directions == 2)
-        self.last_step = workload.head == "last-step"
         self.packed = workload.lengths is not None
 
     def forward(
-        self, inputs: Tensor, lengths: Tensor | None, sizes: list[int] | None, positions: Tensor | None
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        sizes: list[int] | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         read = self.embedding(inputs)
         if self.packed:
@@ -216,19 +225,7 @@ class OneCallNetwork(nn.Module):
         return self.dense(every_step[-1] if self.last_step else every_step)
 
     def canonical(self) -> Parameters:
-        """The parameters by the names of `data.weight_shapes`."""
-        return _outer_parameters(self) | {f"lstm.{name}": [weight] for name, weight in self.lstm.named_parameters()}
-
-
-class OfInputs(nn.Module):
-    """A network of fixed length as a function of its inputs only."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.network(inputs, None, None, None)
+        return {name: [weight] for name, weight in self.named_parameters()}
 
 
 class Objective(nn.Module):
@@ -255,7 +252,7 @@ class Objective(nn.Module):
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | OneCallNetwork:
+def build_network(workload: LiteratureWorkload, style: str) -> Network:
     """The network on the CPU; its weights still have to be loaded."""
     if style == "one-call":
         return OneCallNetwork(workload)
@@ -268,18 +265,3 @@ def load_weights(parameters: Parameters, weights: dict[str, np.ndarray]) -> None
         for name, held in parameters.items():
             for parameter, part in zip(held, np.split(weights[name], len(held)), strict=True):
                 parameter.copy_(torch.from_numpy(part.T if len(held) > 1 else part))
-
-
-def _embedding(workload: LiteratureWorkload) -> nn.Module:
-    return nn.Embedding(workload.vocabulary, workload.features) if workload.vocabulary else nn.Identity()
-
-
-def _dense(workload: LiteratureWorkload) -> nn.Module:
-    if workload.head == "none":
-        return nn.Identity()
-    return nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)
-
-
-def _outer_parameters(network: Any) -> Parameters:
-    parts = {"embedding": network.embedding, "dense": network.dense}
-    return {f"{part}.{name}": [weight] for part, module in parts.items() for name, weight in module.named_parameters()}
