@@ -108,9 +108,9 @@ def _outputs(workload: LiteratureWorkload, mode: str, seed: int) -> tuple[np.nda
 PREPARER = LiteraturePreparer()
 
 
-def availability(name: str, device: str | None = None) -> Availability:
-    """Whether an implementation can run on this machine; raises `UsageError` for an unknown name."""
-    return runtime_availability(PREPARER, name, device)
+def availability(name: str) -> Availability:
+    """Whether an implementation can run on its first device here; raises `UsageError` for an unknown name."""
+    return runtime_availability(PREPARER, name)
 
 
 def reason(name: str, workload: LiteratureWorkload, mode: str) -> str | None:
