@@ -18,6 +18,7 @@ from lstm_trt.config.arrivals import (
     LONGEST_GAP_S,
     SHORTEST_GAP_S,
     Closed,
+    Periodic,
     checked_time,
 )
 from lstm_trt.config.errors import UsageError, one_of, refused
@@ -38,9 +39,6 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 #: What is timed on the device's own clock: nothing, the computation, or the computation and the
 #: copies.
 DEVICE_CLOCKS = ("off", "compute", "all")
-
-#: Arrival pattern -> allowed ways to wait for the next call; the first is the default.
-WAITS = {name: kind.WAITS for name, kind in KINDS.items()}
 
 ARRIVALS = tuple(KINDS)
 
@@ -188,9 +186,9 @@ class Protocol:
     )
     wait: str | None = described(
         None,
-        help=f"how to wait for the next period (default {WAITS['periodic'][0]}; "
+        help=f"how to wait for the next period (default {Periodic.WAITS[0]}; "
         "sleep spins for the last 200 us)",
-        choices=WAITS["periodic"],
+        choices=Periodic.WAITS,
     )
     seed: int = described(0, help="seed of weights, inputs and recording order", tells=Tells.MINOR)
     block_trials: int = described(1000, tells=Tells.NEVER)

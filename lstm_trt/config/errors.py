@@ -6,7 +6,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 
 import math
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from traceback import walk_tb
@@ -71,16 +71,7 @@ class UsageError(LabError):
 
 
 class UnsupportedPrecision(UsageError):
-    """A runtime does not support a precision on a device; `offered` are those that it supports."""
-
-    def __init__(self, runtime: str, device: str, precision: str, offered: Sequence[str]):
-        super().__init__(
-            f"{runtime} on {device} does not support {precision}: choose from {', '.join(offered)}"
-        )
-        self.runtime = runtime
-        self.device = device
-        self.precision = precision
-        self.offered = tuple(offered)
+    """A runtime does not support a precision on a device."""
 
 
 class UnknownConfiguration(UsageError):
@@ -167,7 +158,8 @@ class RuntimeUnavailable(LabError):
 
     def __init__(self, runtime: str, reason: str, remedy: str = ""):
         super().__init__(f"{runtime}: {reason}" + (f"; {remedy}" if remedy else ""))
-        self.runtime, self.reason, self.remedy = runtime, reason, remedy
+        self.reason = reason
+        self.remedy = remedy
 
 
 class NotInstalled(LabError):

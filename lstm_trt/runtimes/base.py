@@ -286,7 +286,10 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
             f" choose from {', '.join(runtime.DEVICES)}"
         )
     if options.precision not in runtime.PRECISIONS[device]:
-        raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
+        raise UnsupportedPrecision(
+            f"{name} on {device} does not support {options.precision}:"
+            f" choose from {', '.join(runtime.PRECISIONS[device])}"
+        )
     if options.graph and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     has_clocks = options.device_clocks != "off"

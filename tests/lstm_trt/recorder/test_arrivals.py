@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lstm_trt.config.arrivals import SPINS_NS, Spaced
-from lstm_trt.config.configuration import TIERS, WAITS, Configuration, Protocol
+from lstm_trt.config.arrivals import SPINS_NS, Periodic, Spaced
+from lstm_trt.config.configuration import TIERS, Configuration, Protocol
 from lstm_trt.config.errors import RunFailed, StoreError, UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.recorder import loop
@@ -77,7 +77,7 @@ def assert_never_early(columns) -> None:
     assert (start[1:] >= end[:-1]).all() and (end - start >= 150_000).all()
 
 
-@pytest.mark.parametrize("wait", WAITS["periodic"])
+@pytest.mark.parametrize("wait", Periodic.WAITS)
 def test_a_call_is_due_each_period_and_never_early(wait, manual_clock):
     trials = run_trials(lambda: manual_clock.advance(150_000), periodic(1000, trials=150, wait=wait))
     columns = trials.columns
@@ -89,7 +89,7 @@ def test_a_call_is_due_each_period_and_never_early(wait, manual_clock):
     assert trials.self_check["outside_share"] > 0.5
 
 
-@pytest.mark.parametrize("wait", WAITS["periodic"])
+@pytest.mark.parametrize("wait", Periodic.WAITS)
 def test_no_call_is_early_by_this_machines_clocks(wait):
     assert_never_early(run_trials(lambda: spin(150_000), periodic(1000, trials=150, wait=wait)).columns)
 
