@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.fields import JsonFields
@@ -318,22 +319,18 @@ def load_rates(threads: int = 1) -> MachineRates:
     return replace(MachineRates.from_dict(json.loads(entry.path.read_bytes())), cores=threads)
 
 
-def _key() -> str:
+def _key() -> dict[str, Any]:
     """Of the rates of this machine in the cache; raises `NoBound` as `core_probe` does."""
-    from lstm_trt.store import cache
-
     # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a
     # machine.
-    software = [
-        os.uname().release,
-        linux.cpuinfo().get("microcode"),
-        core_probe().name,
-        FORMAT,
-        time.time() // LONGEST_AGE_S,
-    ]
-    return (
-        f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
-    )
+    return {
+        "machine": facts.fingerprint(facts.describe()),
+        "kernel": os.uname().release,
+        "microcode": linux.cpuinfo().get("microcode"),
+        "probe": core_probe().name,
+        "format": FORMAT,
+        "age": time.time() // LONGEST_AGE_S,
+    }
 
 
 def renewed_rates(threads: int = 1) -> MachineRates:
