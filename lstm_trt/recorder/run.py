@@ -213,7 +213,6 @@ class Run:
                 trials.blocks, loop_ns, len(options.cores), load_ns, on_pinned
             ),
             "warnings": warnings,
-            "control": timed.control_described,
             "switches": self.switches.as_dict(),
             "seconds": {
                 **self.seconds,
@@ -364,7 +363,7 @@ def _silence(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Pass:
     """Trials of a run, timed one after another, and what was found beside them.
 
-    `control`: the columns of the control run, `control_described` its description; None without.
+    `control`: the columns of the control run; None without.
     `ended_ns`: when the last trial ended, by `time.perf_counter_ns`.
     """
 
@@ -373,7 +372,6 @@ class Pass:
     seconds: Seconds
     provenance: dict[str, Any]
     control: dict[str, np.ndarray] | None = None
-    control_described: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -438,7 +436,8 @@ class Session:
         self.trials += timed
         timing_s = (ended_ns - began_ns) / 1e9
         seconds = Seconds(timing=timing_s, inside_trials=trials.inside_ns / 1e9)
-        provenance: dict[str, Any] = {"gpu_after": self._run.watcher.gpu_state()}
+        gpu_after = self._run.watcher.gpu_state()
+        provenance: dict[str, Any] = {"gpu_after": gpu_after, "control": None}
         if loads:
             provenance["beside"] = loads
         if scheduling:
@@ -471,9 +470,9 @@ class Session:
         self._send("stage", stage="control")
         protocol, switches = self._run.configuration.protocol, self._run.switches
         with real_time.scheduled(protocol.fifo):
-            columns, described = run_control(protocol, calls, found.trials.median_ns, switches)
-        found.control = columns
-        found.control_described = described
+            found.control, found.provenance["control"] = run_control(
+                protocol, calls, found.trials.median_ns, switches
+            )
         found.seconds.control = (time.perf_counter_ns() - found.ended_ns) / 1e9
 
     def write(self, timed: Pass, part: int | None = None, **more: Any) -> File:
