@@ -161,15 +161,6 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
     return frozenset((lines.get("flags") or lines.get("Features") or "").split())
 
 
-def kernel_argument(name: str, root: Path = ROOT) -> str | None:
-    """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    for argument in (read_text("/proc/cmdline", root) or "").split():
-        key, _, value = argument.partition("=")
-        if key == name:
-            return value
-    return None
-
-
 #: A line of mountinfo: ids, device, folder, mount point, options and fields - type, source, options
 #: of the hierarchy.
 _MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
@@ -287,8 +278,9 @@ def preemption(root: Path = ROOT) -> str | None:
         return None
     if re.search(r"\bPREEMPT_DYNAMIC\b", version):
         modes = read_text("/sys/kernel/debug/sched/preempt", root) or ""  # "none voluntary (full)"
-        chosen = modes.partition("(")[2].partition(")")[0] or kernel_argument("preempt", root)
-        return f"PREEMPT_DYNAMIC ({chosen})" if chosen else "PREEMPT_DYNAMIC"
+        arguments = read_text("/proc/cmdline", root) or ""
+        chosen = re.findall(r"\((.*?)\)", modes) or re.findall(r"(?<!\S)preempt=(\S+)", arguments)
+        return f"PREEMPT_DYNAMIC ({chosen[0]})" if chosen else "PREEMPT_DYNAMIC"
     return "PREEMPT" if re.search(r"\bPREEMPT\b", version) else "none or voluntary"
 
 

@@ -437,6 +437,23 @@ def test_preemption_models(tmp_path, version, model):
     assert linux.preemption(plant(tmp_path, {"/proc/version": version})) == model
 
 
+@pytest.mark.parametrize(
+    ("arguments", "modes", "model"),
+    [
+        ("quiet preempt=full", None, "PREEMPT_DYNAMIC (full)"),
+        ("preempt=full preempt=none", None, "PREEMPT_DYNAMIC (full)"),
+        ("nopreempt=full preempt preempt=", None, "PREEMPT_DYNAMIC"),
+        ("preempt=full", "none (voluntary) full", "PREEMPT_DYNAMIC (voluntary)"),
+        ("preempt=full", "none voluntary", "PREEMPT_DYNAMIC (full)"),
+    ],
+)
+def test_the_mode_of_dynamic_preemption(tmp_path, arguments, modes, model):
+    files = {"/proc/version": "Linux version 6.18 #1 SMP PREEMPT_DYNAMIC", "/proc/cmdline": arguments}
+    if modes:
+        files["/sys/kernel/debug/sched/preempt"] = modes
+    assert linux.preemption(plant(tmp_path, files)) == model
+
+
 def test_core_lists():
     assert linux.cpu_list("0-3,8\n") == (0, 1, 2, 3, 8)
     assert linux.cpu_list("") == linux.cpu_list(" (null)") == ()
