@@ -28,13 +28,18 @@ class MemoryError(Error):
 _checked = partial(checked, cu, failure=Error, exhausted=MemoryError)
 
 
+def _call(name: str, *arguments: Any) -> Any:
+    """The value of a call of the driver, of one that is not timed."""
+    return _checked(name, getattr(cu, name)(*arguments))
+
+
 def init() -> None:
-    _checked("cuInit", cu.cuInit(0))
+    _call("cuInit", 0)
 
 
 class Device:
     def __init__(self, place: int) -> None:
-        self._device = _checked("cuDeviceGet", cu.cuDeviceGet(place))
+        self._device = _call("cuDeviceGet", place)
 
     def retain_primary_context(self) -> Context:
         return Context(self._device)
@@ -43,15 +48,15 @@ class Device:
 class Context:
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._context = _checked("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(device))
+        self._context = _call("cuDevicePrimaryCtxRetain", device)
         self.handle = int(self._context)
 
     def push(self) -> None:
-        _checked("cuCtxPushCurrent", cu.cuCtxPushCurrent(self._context))
+        _call("cuCtxPushCurrent", self._context)
 
     @staticmethod
     def pop() -> None:
-        _checked("cuCtxPopCurrent", cu.cuCtxPopCurrent())
+        _call("cuCtxPopCurrent")
 
     def detach(self) -> None:
         cu.cuDevicePrimaryCtxRelease(self._device)
@@ -61,7 +66,7 @@ class Stream:
     """Destroyed with its last reference."""
 
     def __init__(self, flags: int = 0) -> None:
-        self._stream = _checked("cuStreamCreate", cu.cuStreamCreate(flags))
+        self._stream = _call("cuStreamCreate", flags)
         self.handle = int(self._stream)
 
     def synchronize(self) -> None:
@@ -78,7 +83,7 @@ class Event:
     """Destroyed with its last reference."""
 
     def __init__(self, flags: int = 0) -> None:
-        self._event = _checked("cuEventCreate", cu.cuEventCreate(flags))
+        self._event = _call("cuEventCreate", flags)
 
     def record(self, stream: Stream) -> None:
         status = cu.cuEventRecord(self._event, stream._stream)
@@ -98,7 +103,7 @@ class _Pinned:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.size = math.prod(shape) * dtype.itemsize
-        self.address = _checked("cuMemHostAlloc", cu.cuMemHostAlloc(self.size, 0))
+        self.address = _call("cuMemHostAlloc", self.size, 0)
         self.__array_interface__ = {
             "shape": shape,
             "typestr": dtype.str,
@@ -116,7 +121,7 @@ def pagelocked_empty(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarr
 
 class mem_alloc:
     def __init__(self, size: int) -> None:
-        self._pointer = _checked("cuMemAlloc", cu.cuMemAlloc(size))
+        self._pointer = _call("cuMemAlloc", size)
 
     def __int__(self) -> int:
         return int(self._pointer)
@@ -126,7 +131,7 @@ class mem_alloc:
 
 
 def mem_get_info() -> tuple[int, int]:
-    return _checked("cuMemGetInfo", cu.cuMemGetInfo())
+    return _call("cuMemGetInfo")
 
 
 def memcpy_htod_async(address: int, array: np.ndarray, stream: Stream) -> None:
@@ -150,4 +155,4 @@ def memcpy_dtod_async(to: int, source: int, size: int, stream: Stream) -> None:
 
 
 def memset_d8_async(address: int, value: int, count: int, stream: Stream) -> None:
-    _checked("cuMemsetD8Async", cu.cuMemsetD8Async(address, value, count, stream._stream))
+    _call("cuMemsetD8Async", address, value, count, stream._stream)
