@@ -36,21 +36,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="build this ONNX file instead of a network of given sizes",
     )
-    runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
-    add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", dest="flavour", help=runtime)
-    precision = f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)"
-    add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
+    add(
+        "--runtime",
+        choices=FLAVOURS,
+        default="tensorrt-rtx",
+        dest="flavour",
+        help="TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)",
+    )
+    add(
+        "--precision",
+        default=EngineOptions.precision,
+        metavar="NAME",
+        help=f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)",
+    )
     capabilities = ", ".join(COMPUTE_CAPABILITIES)
-    target = f"target compute capability of tensorrt-rtx: {capabilities} (default: all)"
-    add("--compute-capability", type=str.lower, metavar="SM", help=target)
+    add(
+        "--compute-capability",
+        type=str.lower,
+        metavar="SM",
+        help=f"target compute capability of tensorrt-rtx: {capabilities} (default: all)",
+    )
     add(
         "--optimization-level",
         type=int,
         metavar="N",
         help="level 0 to 5 (default: the builder's choice)",
     )
-    streams = "maximum number of auxiliary streams (default: the builder's choice)"
-    add("--aux-streams", type=int, dest="max_aux_streams", metavar="N", help=streams)
+    add(
+        "--aux-streams",
+        type=int,
+        dest="max_aux_streams",
+        metavar="N",
+        help="maximum number of auxiliary streams (default: the builder's choice)",
+    )
     add(
         "--workspace-mb",
         type=int,

@@ -3,8 +3,6 @@
 Defaults and choices come from the dataclasses and constants of the package.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex
@@ -106,16 +104,24 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
     options = parser.add_argument_group("runtime options")
     field_arguments(options, Options, several=["precision"] if several else ())
-    cores = (
-        "cores to run on, one per thread, such as 2,3 or 0-3 (default: the last that are allowed)"
+    options.add_argument(
+        "--cores",
+        type=_cores,
+        metavar="LIST",
+        help="cores to run on, one per thread, such as 2,3 or 0-3"
+        " (default: the last that are allowed)",
     )
-    options.add_argument("--cores", type=_cores, metavar="LIST", help=cores)
     protocol = parser.add_argument_group("protocol")
     also = ", or that a sweep ends with which configurations meet it" if several else ""
     deadline_argument(protocol, f"deadline of --until decided{also}")
     field_arguments(protocol, Protocol)
-    most = f"the same as --trials, for --until decided (default {UNDECIDED_TRIALS})"
-    protocol.add_argument("--at-most", type=int, dest="trials", metavar="N", help=most)
+    protocol.add_argument(
+        "--at-most",
+        type=int,
+        dest="trials",
+        metavar="N",
+        help=f"the same as --trials, for --until decided (default {UNDECIDED_TRIALS})",
+    )
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
     protocol.add_argument("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
     parser.add_argument(
@@ -137,10 +143,19 @@ def _cores(text: str) -> tuple[int, ...]:
 def recording_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every command that records takes: --no-wait and --wait-limit set `lock_wait`."""
     group = parser.add_mutually_exclusive_group()
-    no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    group.add_argument("--no-wait", action="store_false", dest="lock_wait", help=no_wait)
-    limit = "stop if it uses them for longer than this time in seconds (default no limit)"
-    group.add_argument("--wait-limit", type=float, dest="lock_wait", metavar="S", help=limit)
+    group.add_argument(
+        "--no-wait",
+        action="store_false",
+        dest="lock_wait",
+        help="stop if another recording uses the same cores, instead of waiting until it ends",
+    )
+    group.add_argument(
+        "--wait-limit",
+        type=float,
+        dest="lock_wait",
+        metavar="S",
+        help="stop if it uses them for longer than this time in seconds (default no limit)",
+    )
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -181,9 +196,12 @@ def deadline_argument(
     """Add --deadline-us and --deadline-ms; both set `deadline_us`."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--deadline-us", type=float, metavar="US", help=meaning)
-    in_ms = "the same deadline in milliseconds"
     group.add_argument(
-        "--deadline-ms", type=_us_of_ms, dest="deadline_us", metavar="MS", help=in_ms
+        "--deadline-ms",
+        type=_us_of_ms,
+        dest="deadline_us",
+        metavar="MS",
+        help="the same deadline in milliseconds",
     )
 
 
@@ -235,9 +253,12 @@ def warn(warnings: Iterable[str]) -> None:
 def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --figures and --formats."""
     parser.add_argument("--figures", type=Path, metavar="DIR", help=meaning)
-    formats = "file formats of the figures (default png)"
     parser.add_argument(
-        "--formats", nargs="+", choices=FIGURE_FORMATS, default=["png"], help=formats
+        "--formats",
+        nargs="+",
+        choices=FIGURE_FORMATS,
+        default=["png"],
+        help="file formats of the figures (default png)",
     )
 
 

@@ -131,7 +131,8 @@ PROGRAM = Program(
 def build_parser(command: str | None = None, program: Program = PROGRAM) -> argparse.ArgumentParser:
     """A parser with the names of all commands and the arguments of `command`, the only module that
     is imported."""
-    name, commands = program.name, program.commands()
+    name = program.name
+    commands = program.commands()
     parser = _Parser(
         prog=name,
         usage=f"{name} [-h] [--version] COMMAND ...",

@@ -40,17 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--runtime", metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
     common.runtime_arguments(parser)
-    length = (
-        "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
+    add(
+        "--for",
+        dest="for_time",
+        metavar="TIME",
+        help="recording time (90s, 10m, 3h, 1h30m) instead of a number of trials;"
+        " resumes if interrupted",
     )
-    add("--for", dest="for_time", metavar="TIME", help=length)
-    control = "do not also time an empty step, which measures the delays of the machine itself"
-    rounds = (
-        "rounds, each in a new process; resumes if interrupted"
-        " (default: one more than the folder has)"
+    add(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="rounds, each in a new process; resumes if interrupted"
+        " (default: one more than the folder has)",
     )
-    add("--rounds", type=int, metavar="N", help=rounds)
-    add("--no-control", dest="control", action="store_false", help=control)
+    add(
+        "--no-control",
+        dest="control",
+        action="store_false",
+        help="do not also time an empty step, which measures the delays of the machine itself",
+    )
     common.recording_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 

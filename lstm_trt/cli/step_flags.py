@@ -10,11 +10,13 @@ INSTEAD = "--step"
 
 def add_arguments(group: argparse._ActionsContainer, several: bool) -> None:
     """Add --step."""
-    step = (
-        "function without arguments that returns what is timed:"
-        " a callable, or an object with a method step"
+    group.add_argument(
+        "--step",
+        nargs="+" if several else 1,
+        metavar="MODULE:FUNCTION",
+        help="function without arguments that returns what is timed:"
+        " a callable, or an object with a method step",
     )
-    group.add_argument("--step", nargs="+" if several else 1, metavar="MODULE:FUNCTION", help=step)
 
 
 def given(arguments: argparse.Namespace) -> str | None:

@@ -48,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{common.RUNTIME_HELP} (default onnxruntime)",
     )
     common.runtime_arguments(parser, several=True)
-    rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
-    add("--rounds", type=int, metavar="N", help=rounds)
+    add(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="rounds, each in new processes (default 3 from 10000 trials on, else 1)",
+    )
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
     add(

@@ -10,8 +10,6 @@ The module of a kind's flags, in the table `FLAGS`, has
                                     `UsageError` if they are invalid
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -40,11 +38,12 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     own = parser.add_argument_group("your own network or step")
     for flags in flags_of():
         flags.add_arguments(own, several)
-    mode = (
-        "forward: each call is a whole sequence; stream: each call is the next samples,"
-        " with the state of the last call"
+    parser.add_argument(
+        "--mode",
+        choices=("forward", "stream"),
+        help="forward: each call is a whole sequence; stream: each call is the next samples,"
+        " with the state of the last call (default forward)",
     )
-    parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
 
 
 def own_workloads(
