@@ -339,7 +339,8 @@ class Protocol:
             raise UsageError(
                 f"{field} applies to {of.NAME} arrivals only, not to {chosen.NAME}: remove it"
             )
-        least, most = SHORTEST_GAP_S * of.PER_S, LONGEST_GAP_S * of.PER_S
+        least = SHORTEST_GAP_S * of.PER_S
+        most = LONGEST_GAP_S * of.PER_S
         object.__setattr__(self, field, checked_time(field, value, least, most))
 
     def arrivals(self) -> Closed:

@@ -89,7 +89,8 @@ def difference(
     for name in (*COUNTERS, *OTHERS):
         if name not in after:
             continue
-        first, last = before.get(name), after[name]
+        first = before.get(name)
+        last = after[name]
         if first is None or last is None or (last < first and name in COUNTERS):
             changed[name] = None
         else:

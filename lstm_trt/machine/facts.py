@@ -6,8 +6,6 @@ that the system does not state are None. Host names, users and paths are left ou
 are published.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

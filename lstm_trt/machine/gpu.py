@@ -18,7 +18,8 @@ from lstm_trt.config.libraries import in_checkout
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is
 #: refused, so that nobody records on it by accident.
-SHIM_NAME, SHIM_VARIABLE = "NVIDIA Shim", "LSTM_TRT_ALLOW_SHIM"
+SHIM_NAME = "NVIDIA Shim"
+SHIM_VARIABLE = "LSTM_TRT_ALLOW_SHIM"
 
 #: What to do without a GPU.
 NO_GPU_REMEDY = (
@@ -185,7 +186,8 @@ def clock_warnings(readings: Iterable[Mapping | None]) -> list[str]:
     ]
     if not clocks or is_steady(clocks):
         return []
-    lowest, highest = min(clocks), max(clocks)
+    lowest = min(clocks)
+    highest = max(clocks)
     text = f"the GPU's SM clock changed between {lowest} and {highest} MHz during the trials"
     lock = lock_advice(highest)
     return [f"{text}: lock it with {lock}" if lock else text]

@@ -260,7 +260,8 @@ def _statistics(text: str) -> dict[str, int]:
 def throttling(text: str) -> tuple[int | None, int | None]:
     """(nanoseconds throttled, periods throttled) of one cpu.stat: v1 counts ns, v2 microseconds."""
     values = _statistics(text)
-    time_us, time_ns = values.get("throttled_usec"), values.get("throttled_time")
+    time_us = values.get("throttled_usec")
+    time_ns = values.get("throttled_time")
     return time_ns if time_us is None else 1000 * time_us, values.get("nr_throttled")
 
 

@@ -71,7 +71,8 @@ PROBES = {64: "avx512", 32: "avx2"}
 END = b"\xc5\xf8\x77\xc3"
 
 #: Jumps with a 32-bit displacement: if not zero, and if below.
-JNZ, JB = b"\x0f\x85", b"\x0f\x82"
+JNZ = b"\x0f\x85"
+JB = b"\x0f\x82"
 
 
 class NoBound(LabError):

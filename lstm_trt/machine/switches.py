@@ -150,7 +150,8 @@ def away_of(rows: np.ndarray, until_ns: int) -> Away:
     A return without a departure, at the beginning or after lost records, and a departure without a
     return are left out.
     """
-    words, times = rows[:, 0], rows[:, 2].astype(np.int64)
+    words = rows[:, 0]
+    times = rows[:, 2].astype(np.int64)
     leaves = _has(words, OUT)
     pairs = np.flatnonzero(leaves & ~np.append(leaves[1:], False))
     return Away(times[pairs], np.append(times, until_ns)[pairs + 1], _has(words[pairs], PREEMPTED))
@@ -307,7 +308,8 @@ class Switches:
 
     def __enter__(self) -> Self:
         self._thread = threading.get_native_id()
-        self._own, self._faulting = Ring(THREAD, self._thread), Ring(FAULTS, self._thread)
+        self._own = Ring(THREAD, self._thread)
+        self._faulting = Ring(FAULTS, self._thread)
         self._cores = [Ring(CORE, -1, core) for core in os.sched_getaffinity(0)]
         self._pool: dict[int, Ring] = {}
         return self

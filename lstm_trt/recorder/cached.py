@@ -56,7 +56,8 @@ class CacheContents:
         beside = [_text(sizes, _uncounted()[name].what) for name, sizes in self.uncounted.items()]
         if self.removed:
             return ", and ".join([f"removed {_text(self.sizes, 'file')}", *beside])
-        held, limit = bytes_text(sum(self.sizes)), bytes_text(self.limit_bytes)
+        held = bytes_text(sum(self.sizes))
+        limit = bytes_text(self.limit_bytes)
         lines = [f"{self.folder}: {held} of at most {limit}"]
         lines += [f"  {kind}: {_text(sizes, 'file')}" for kind, sizes in self.kinds.items()]
         lines += [f"  {text} (not counted towards the limit)" for text in beside]

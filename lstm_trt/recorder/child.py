@@ -111,7 +111,8 @@ def describe_here(job: DescribeJob, send: Send) -> Described:
         getattr(module, "__version__", None),
         getattr(module, "__file__", None),
     )
-    protocol, options = Protocol(**job.protocol), Options(**job.options)
+    protocol = Protocol(**job.protocol)
+    options = Options(**job.options)
     try:
         configuration = describe(workload, job.runtime, protocol, options, job.mode)
     except LabError as error:

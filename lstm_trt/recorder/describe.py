@@ -85,7 +85,8 @@ def _check_together(protocol: Protocol, options: Options, mode: str) -> None:
 
 def _here(asked: Configuration, preparer: Preparer) -> Configuration:
     """A configuration with what depends on this machine."""
-    options, runtime = asked.options, asked.runtime
+    options = asked.options
+    runtime = asked.runtime
     module = preparer.runtime(runtime)
     require(*preparer.LIBRARIES)
     if getattr(module, "NEEDS_ONNX", False):

@@ -72,12 +72,14 @@ class Block:
         The latency of a call that is due at a time is counted from then. After `rest` the schedule
         is stopped until the next run.
         """
-        start_of, latency_of = self._columns["start_ns"], self._columns["latency_ns"]
+        start_of = self._columns["start_ns"]
+        latency_of = self._columns["latency_ns"]
         switches, minor, major = (self._columns[name] for name in _USAGE_FIELDS)
         due_of: Any = self._columns.get("intended_ns")
         prepared_of: Any = self._columns.get("prepare_ns")
         prepare_next = self._prepare_next
-        clock, usage = time.perf_counter_ns, resource.getrusage
+        clock = time.perf_counter_ns
+        usage = resource.getrusage
         arrivals = self._arrivals
         before = arrivals.before
         wait = arrivals.start if isinstance(arrivals, Timed) else None
@@ -116,7 +118,8 @@ class Block:
 
     def take(self, before: tuple) -> dict[str, np.ndarray]:
         """The rows as arrays, counters as differences; empties the block."""
-        rows, self.rows = self.rows, 0
+        rows = self.rows
+        self.rows = 0
         taken = {}
         for name, kept in self._columns.items():
             taken[name] = np.frombuffer(kept, np.int64, rows).copy()
@@ -165,9 +168,11 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
     if a trial lies outside the loop, or if one starts before the previous one ended or before it
     was due. The check does not depend on the machine's load, since both clocks include all delays.
     """
-    start, end = columns["start_ns"], ends(columns)
+    start = columns["start_ns"]
+    end = ends(columns)
     free = end + columns.get("prepare_ns", 0)
-    by_stamps, by_raw = last.monotonic_ns - first.monotonic_ns, last.raw_ns - first.raw_ns
+    by_stamps = last.monotonic_ns - first.monotonic_ns
+    by_raw = last.raw_ns - first.raw_ns
     allowed = (
         CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
     )
@@ -278,10 +283,13 @@ class Loop:
         after_warmup: Callable[[], None] | None = None,
         prepare_next: Callable[[], Any] | None = None,
     ) -> None:
-        self._switches, self._after_warmup = switches, after_warmup
-        self._step, self._protocol = step, protocol
+        self._switches = switches
+        self._after_warmup = after_warmup
+        self._step = step
+        self._protocol = protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
-        self._read_machine, self._device_times = read_machine, device_times
+        self._read_machine = read_machine
+        self._device_times = device_times
         marked = max(protocol.warmup, protocol.settle)
         self._block = Block(protocol.block_trials + marked, protocol.arrivals(), prepare_next)
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
@@ -322,7 +330,8 @@ class Loop:
         self._block.rest()
         self.last_pair = clock_pair()
         machine = self._read_machine()
-        chunk, rows = self._block.take(before_usage), marked + timed
+        chunk = self._block.take(before_usage)
+        rows = marked + timed
         chunk["warmup"] = np.arange(rows) < marked
         if self._switches:
             chunk |= self._switches.take(chunk["start_ns"], ends(chunk))
@@ -460,7 +469,8 @@ def check_duty(protocol: Protocol, median_us: float) -> None:
 
 
 #: The longest control run, and the most calls of one.
-LONGEST_CONTROL_S, MOST_CALLS = 60.0, 1_000_000
+LONGEST_CONTROL_S = 60.0
+MOST_CALLS = 1_000_000
 
 #: Calls that sleep are read from the ring of `switches` after so many.
 MOST_SLEEPS = 5_000

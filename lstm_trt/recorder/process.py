@@ -70,7 +70,8 @@ class Process(Child):
     def __init__(
         self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None
     ) -> None:
-        self.patience_s, variables = 0.5, {}
+        self.patience_s = 0.5
+        variables = {}
         if options and options.device != "cpu":
             self.patience_s = 10.0  # freeing a GPU takes longer
             if options.device_index:

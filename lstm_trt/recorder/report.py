@@ -1,7 +1,5 @@
 """The report of a sweep: what was recorded, what failed, and what took how long."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -115,7 +115,8 @@ def record_soak(
             gc.collect()  # automatic collection is disabled, possibly for hours
             session.loop.restart()
     inside_ns = 1e9 * session.seconds.inside_trials
-    self_check, unexplained_ns = stated["self_check"], stated["unexplained_cpu_ns"]
+    self_check = stated["self_check"]
+    unexplained_ns = stated["unexplained_cpu_ns"]
     warnings = warnings_of(
         configuration.protocol, session.rows, inside_ns, self_check, unexplained_ns
     )
@@ -154,7 +155,8 @@ class Run:
 
     def loop(self) -> Loop:
         """The loop of its trials."""
-        options, protocol = self.configuration.options, self.configuration.protocol
+        options = self.configuration.options
+        protocol = self.configuration.protocol
         has_clocks = options.device_clocks != "off"
         changes = protocol.after_warmup or protocol.fifo
         return Loop(
@@ -234,7 +236,8 @@ class Run:
         if self.configuration.options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            before, after = self.provenance["gpu_before"], timed.provenance.get("gpu_after")
+            before = self.provenance["gpu_before"]
+            after = timed.provenance.get("gpu_after")
             warnings += clock_warnings((before, *timed.trials.blocks, after))
             # Newer versions of PyTorch keep bfloat16 from cuDNN.
             if described.get("lstm_kernel") == "operators":
@@ -261,7 +264,8 @@ def set_up(configuration: Configuration, reference: Mapping, send: Send) -> Iter
     `ConfigurationFailed` and the runtime's errors.
     """
     began = time.perf_counter()
-    options, protocol = configuration.options, configuration.protocol
+    options = configuration.options
+    protocol = configuration.protocol
     preparer = preparer_of(configuration.workload)
     runtime = preparer.runtime(configuration.runtime)
     send("stage", stage="build")
@@ -451,7 +455,8 @@ class Session:
         if is_first:
             if self._job.control:
                 self._time_control(found, timed)
-            configuration, provenance = self._run.configuration, self._run.provenance
+            configuration = self._run.configuration
+            provenance = self._run.provenance
             trials.warnings.extend(against_bound(configuration, provenance, trials.median_ns))
             trials.warnings.extend(self._job.unlocked)
         return found
@@ -468,7 +473,8 @@ class Session:
     def _time_control(self, found: Pass, calls: int) -> None:
         """Add the control run to a pass."""
         self._send("stage", stage="control")
-        protocol, switches = self._run.configuration.protocol, self._run.switches
+        protocol = self._run.configuration.protocol
+        switches = self._run.switches
         with real_time.scheduled(protocol.fifo):
             found.control, found.provenance["control"] = run_control(
                 protocol, calls, found.trials.median_ns, switches
@@ -495,7 +501,8 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
     The time of the loop is the sum over blocks of the time from the start of the first batch to the
     end of the last one; reading the machine's state between blocks is not included.
     """
-    start, end = trials.columns["start_ns"], ends(trials.columns)
+    start = trials.columns["start_ns"]
+    end = ends(trials.columns)
     first = np.array([block["first_row"] for block in trials.blocks])
     last = np.append(first[1:], len(start)) - 1
     return {

@@ -112,7 +112,8 @@ class Rest:
 
 def rest_of(configuration: Configuration, folder: Path) -> Rest:
     """A new soak, or the remaining part of the last soak in `folder` if it was interrupted."""
-    number, whole_s = next_round(configuration, folder), configuration.protocol.for_s or 0.0
+    number = next_round(configuration, folder)
+    whole_s = configuration.protocol.for_s or 0.0
     rounds = {
         key[1]: parts
         for key, parts in folders.contents(folder).parts.items()

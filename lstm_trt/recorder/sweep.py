@@ -9,8 +9,6 @@ configuration in progress.
 (`record_here`, or `record_elsewhere` at executors) and reports (`report.SweepReport`).
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -34,8 +34,10 @@ def warm_up_device(
             calls += 1
             if calls % 1000 == 0:
                 step.device_times()  # returns their events to the pool
-        readings, seconds = read(), time.perf_counter() - began
-        clock, reasons = readings["gpu_sm_mhz"], readings["gpu_throttle_reasons"]
+        readings = read()
+        seconds = time.perf_counter() - began
+        clock = readings["gpu_sm_mhz"]
+        reasons = readings["gpu_throttle_reasons"]
         clocks.append(clock)
         latest = clocks[-3:]
         steady = len(latest) == 3 and None not in latest and gpu.is_steady(latest)

@@ -212,11 +212,13 @@ class HostStep(BufferedStep):
     _facts: Mapping[str, Any] = {}
 
     def __init__(self, request: Request, began: float) -> None:
-        self._began, self._built = began, time.perf_counter()
+        self._began = began
+        self._built = time.perf_counter()
         super().__init__(
             {name: np.array(request.inputs[name], order="C") for name in request.input_shapes}
         )
-        types, shapes = request.workload.types, request.output_shapes
+        types = request.workload.types
+        shapes = request.output_shapes
         self._outputs = {
             name: np.empty(shape, types.get(name, "float32")) for name, shape in shapes.items()
         }
@@ -224,7 +226,8 @@ class HostStep(BufferedStep):
     def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:
         """From now on `step` and `reset` are these; each is called once. `costs` has what it took
         until here."""
-        self.step, self.reset = step, reset
+        self.step = step
+        self.reset = reset
         self.step()
         self.reset()
         self.costs = {
@@ -398,7 +401,8 @@ class Preparer(ABC):
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or
         mode."""
-        workload, mode = configuration.workload, configuration.mode
+        workload = configuration.workload
+        mode = configuration.mode
         supports = getattr(self.runtime(configuration.runtime), "supports", None)
         reason = supports(workload, mode, configuration.options.device) if supports else None
         if reason:

@@ -1,8 +1,6 @@
 """All trials of a recording that is too long for memory: counts of its latencies, and its parts,
 one at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

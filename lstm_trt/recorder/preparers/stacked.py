@@ -41,7 +41,8 @@ class ShapePreparer(Preparer):
         timed."""
         torch.set_num_threads(1)
         shape, seed, mode = configuration.workload, configuration.protocol.seed, configuration.mode
-        network, precision = _network(shape), configuration.options.precision
+        network = _network(shape)
+        precision = configuration.options.precision
         bound = announced_bound(configuration, send)
         send("stage", stage="export")
         needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
@@ -64,7 +65,8 @@ class ShapePreparer(Preparer):
         }
 
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
-        shape, seed = configuration.workload, configuration.protocol.seed
+        shape = configuration.workload
+        seed = configuration.protocol.seed
         inputs, _, _ = make_inputs(shape, seed)
         onnx_path = reference["onnx_path"] and Path(reference["onnx_path"])
         weights = {} if onnx_path else _weights(_network(shape), seed)
@@ -79,7 +81,8 @@ class ShapePreparer(Preparer):
         More sets if a call has few outputs (`LEAST_VALUES`). In mode "stream" one long sequence,
         call by call: all outputs must be those of a single pass over it.
         """
-        shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
+        shape = configuration.workload
+        calls = _calls(configuration.workload, configuration.mode)
         inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
         expected, *rounded = [
             {OUTPUT: np.stack(np.split(array[:, which], calls)) if calls > 1 else array[:, which]}

@@ -174,7 +174,8 @@ def search_path() -> list[str]:
 def find_module(name: str) -> ModuleSpec | None:
     """As `importlib.util.find_spec` on `search_path`, without importing the packages that contain
     the module."""
-    spec, path = None, search_path()
+    spec = None
+    path = search_path()
     for whole in itertools.accumulate(name.split("."), "{}.{}".format):
         found = (
             finder.find_spec(whole, path)
