@@ -182,18 +182,14 @@ def _offered(group: str) -> dict[str, str]:
     A package beside this one, as in a checkout, needs no installation if it has its entry points in
     a file `entry_points.txt`, in the format of installed packages.
     """
-    import configparser  # slow to import, and only needed for other packages
-    import importlib.metadata
+    import importlib.metadata  # slow to import, and only needed for other packages
 
-    found = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+    entries = [*importlib.metadata.entry_points(group=group)]
     for path in sorted(Path(__file__).parent.parent.glob("*/entry_points.txt")):
         if (path.parent / "__init__.py").exists():
-            file: Any = configparser.ConfigParser(delimiters="=")
-            file.optionxform = str  # keeps capitals
-            file.read_string(path.read_text(encoding="utf-8"))
-            if group in file:
-                found |= dict(file[group])
-    return found
+            beside = importlib.metadata.Distribution.at(path.parent)
+            entries += beside.entry_points.select(group=group)
+    return {entry.name: entry.value for entry in entries}
 
 
 def packages() -> list[ModuleType]:
