@@ -166,21 +166,6 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 _MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
 
 
-def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
-    """(folder inside the hierarchy, mount point, type) of each hierarchy that may have the
-    controller.
-
-    The type is "cgroup" for version 1 and "cgroup2" for version 2.
-    """
-    mounts = []
-    for inside, mount, kind, options in _MOUNT.findall(
-        read_text("/proc/self/mountinfo", root) or ""
-    ):
-        if kind == "cgroup2" or controller in options.split(","):
-            mounts.append((inside, mount, kind))
-    return mounts
-
-
 def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
     """Folders that can contain limits of this process ("cpu" or "memory"): its own cgroup first,
     then the parents.
@@ -189,7 +174,7 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
     exist below the mount point; the nearest existing parent, possibly the mount point itself, is
     then the container's cgroup.
     """
-    paths: dict[str, str] = {}
+    paths: dict[str, str] = {}  # by type: "cgroup" is version 1, "cgroup2" version 2
     lines = re.findall(r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or "")
     for controllers, path in lines:
         if not controllers:
@@ -197,7 +182,10 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
         elif controller in controllers.split(","):
             paths["cgroup"] = path
     folders: list[Path] = []
-    for inside, mount, kind in _cgroup_mounts(controller, root):
+    mounts = _MOUNT.findall(read_text("/proc/self/mountinfo", root) or "")
+    for inside, mount, kind, options in mounts:
+        if kind == "cgroup" and controller not in options.split(","):
+            continue
         path = paths.get(kind, "/")
         if (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
