@@ -41,13 +41,10 @@ class CacheContents:
         beside = {name: _numbers(sizes, number) for name, sizes in self.uncounted.items()}
         if self.removed:
             return {**_numbers(self.sizes, "removed"), **beside}
-        whole = {
+        return {
             "folder": str(self.folder),
             "bytes": sum(self.sizes),
             "limit_bytes": self.limit_bytes,
-        }
-        return {
-            **whole,
             "kinds": {kind: _numbers(sizes, "files") for kind, sizes in self.kinds.items()},
             **beside,
         }

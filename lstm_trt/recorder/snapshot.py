@@ -127,9 +127,10 @@ def snapshot_of(
     """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of
     `Snapshot`)."""
     name, identity = (configuration.title, configuration.id) if configuration else (None, None)
-    shares = (Fraction(1, 2), Fraction(999, 1000), Fraction(1))
+    n = len(whole) if whole else 0
     median_us, p999_us, max_us = (
-        percentile(whole, share) / 1e3 if whole else None for share in shares
+        percentile(whole, Fraction(share)) / 1e3 if whole else None for share in (".5", ".999", "1")
     )
-    latencies = (len(whole or ()), median_us, p999_us, max_us, misses, deadline_us)
-    return Snapshot(state, name, identity, files, *latencies, **known)
+    return Snapshot(
+        state, name, identity, files, n, median_us, p999_us, max_us, misses, deadline_us, **known
+    )
