@@ -99,8 +99,9 @@ class SweepReport:
         if self.seconds.timing:
             lines.append(self._times())
         for failure in self.failures[:FAILURES_LISTED]:
-            title = failure.configuration.title
-            lines.append(f"failed: {title} at {failure.stage}: {failure.reason}")
+            lines.append(
+                f"failed: {failure.configuration.title} at {failure.stage}: {failure.reason}"
+            )
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")

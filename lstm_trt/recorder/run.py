@@ -114,11 +114,12 @@ def record_soak(
                 break
             gc.collect()  # automatic collection is disabled, possibly for hours
             session.loop.restart()
-    inside_ns = 1e9 * session.seconds.inside_trials
-    self_check = stated["self_check"]
-    unexplained_ns = stated["unexplained_cpu_ns"]
     warnings = warnings_of(
-        configuration.protocol, session.rows, inside_ns, self_check, unexplained_ns
+        configuration.protocol,
+        session.rows,
+        1e9 * session.seconds.inside_trials,
+        stated["self_check"],
+        stated["unexplained_cpu_ns"],
     )
     warnings.extend(job.unlocked)
     return Written(written.path, part + 1, session.trials, session.seconds, warnings)
@@ -183,15 +184,13 @@ class Run:
         described = self.step.facts()
         clock = self.provenance["clock"]
         clock = {**clock, **against_clock(trials.median_ns, clock)}
-        warnings = list(trials.warnings)
-        warnings += self._device_warnings(timed, described)
+        warnings = [*trials.warnings, *self._device_warnings(timed, described)]
         if trials.median_ns < 1e3 * clock["shortest_us"]:
             warnings.append(
                 f"most calls take less than {latency(clock['shortest_us'], 2)} and are not"
                 f" resolved: an empty step takes {latency(clock['call_ns'] / 1e3, 2)}"
             )
         options = self.configuration.options
-        loop_ns = trials.self_check["loop_ns"]
         loads = timed.provenance.get("beside", [])
         load_ns = sum(load["cpu_ns"] for load in loads)
         on_pinned = self.configuration.protocol.beside_on == "same-core"
@@ -212,7 +211,11 @@ class Run:
             "telemetry": telemetry(),
             "unexplained_cpu_ns": counters.total(trials.blocks, "unexplained_cpu_ns"),
             "others": counters.others(
-                trials.blocks, loop_ns, len(options.cores), load_ns, on_pinned
+                trials.blocks,
+                trials.self_check["loop_ns"],
+                len(options.cores),
+                load_ns,
+                on_pinned,
             ),
             "warnings": warnings,
             "switches": self.switches.as_dict(),
@@ -236,9 +239,13 @@ class Run:
         if self.configuration.options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            before = self.provenance["gpu_before"]
-            after = timed.provenance.get("gpu_after")
-            warnings += clock_warnings((before, *timed.trials.blocks, after))
+            warnings += clock_warnings(
+                (
+                    self.provenance["gpu_before"],
+                    *timed.trials.blocks,
+                    timed.provenance.get("gpu_after"),
+                )
+            )
             # Newer versions of PyTorch keep bfloat16 from cuDNN.
             if described.get("lstm_kernel") == "operators":
                 warnings.append(
@@ -455,9 +462,9 @@ class Session:
         if is_first:
             if self._job.control:
                 self._time_control(found, timed)
-            configuration = self._run.configuration
-            provenance = self._run.provenance
-            trials.warnings.extend(against_bound(configuration, provenance, trials.median_ns))
+            trials.warnings.extend(
+                against_bound(self._run.configuration, self._run.provenance, trials.median_ns)
+            )
             trials.warnings.extend(self._job.unlocked)
         return found
 
@@ -474,10 +481,9 @@ class Session:
         """Add the control run to a pass."""
         self._send("stage", stage="control")
         protocol = self._run.configuration.protocol
-        switches = self._run.switches
         with real_time.scheduled(protocol.fifo):
             found.control, found.provenance["control"] = run_control(
-                protocol, calls, found.trials.median_ns, switches
+                protocol, calls, found.trials.median_ns, self._run.switches
             )
         found.seconds.control = (time.perf_counter_ns() - found.ended_ns) / 1e9
 

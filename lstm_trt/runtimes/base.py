@@ -217,10 +217,9 @@ class HostStep(BufferedStep):
         super().__init__(
             {name: np.array(request.inputs[name], order="C") for name in request.input_shapes}
         )
-        types = request.workload.types
-        shapes = request.output_shapes
         self._outputs = {
-            name: np.empty(shape, types.get(name, "float32")) for name, shape in shapes.items()
+            name: np.empty(shape, request.workload.types.get(name, "float32"))
+            for name, shape in request.output_shapes.items()
         }
 
     def first_call(self, step: Callable[[], Any], reset: Callable[[], Any]) -> None:

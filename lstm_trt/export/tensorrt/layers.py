@@ -290,8 +290,9 @@ def render(table: dict | None) -> list[str]:
     lines += _kernel_lines(table["kernels"])
     lines.append(_launches(table))
     if table["copies_of_sizes"]:
-        copies = table["copies_of_sizes"]
-        lines.append(f"sizes copied between host and device during an inference: {copies}")
+        lines.append(
+            f"sizes copied between host and device during an inference: {table['copies_of_sizes']}"
+        )
     return lines
 
 

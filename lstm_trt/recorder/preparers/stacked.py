@@ -81,17 +81,19 @@ class ShapePreparer(Preparer):
         More sets if a call has few outputs (`LEAST_VALUES`). In mode "stream" one long sequence,
         call by call: all outputs must be those of a single pass over it.
         """
-        shape = configuration.workload
         calls = _calls(configuration.workload, configuration.mode)
-        inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
+        inputs, _, which = make_inputs(configuration.workload, reference["gate_seed"], calls)
         expected, *rounded = [
             {OUTPUT: np.stack(np.split(array[:, which], calls)) if calls > 1 else array[:, which]}
             for array in np.load(reference["reference_path"])
         ]
         sets = np.split(inputs, calls) if calls > 1 else [np.zeros_like(inputs), inputs]
-        more = {"every": calls > 1, "rounded": rounded[0] if rounded else None}
         return Gate(
-            tuple({INPUT: one_set} for one_set in sets), expected, reference["gate_seed"], **more
+            tuple({INPUT: one_set} for one_set in sets),
+            expected,
+            reference["gate_seed"],
+            every=calls > 1,
+            rounded=rounded[0] if rounded else None,
         )
 
 
