@@ -151,8 +151,12 @@ def build_parser(command: str | None = None, program: Program = PROGRAM) -> argp
             formats = getattr(module, "FORMATS", ("text", "json", "csv", "md"))
             subparser.description = f"{about.summary[0].upper()}{about.summary[1:]}."
             subparser.epilog = f"example:\n  {module.EXAMPLE}"
-            help = f"output format (default {formats[0]})"
-            subparser.add_argument("--format", choices=formats, default=formats[0], help=help)
+            subparser.add_argument(
+                "--format",
+                choices=formats,
+                default=formats[0],
+                help=f"output format (default {formats[0]})",
+            )
             subparser.set_defaults(run=module.run)
             module.add_arguments(subparser)
     return parser

@@ -37,6 +37,12 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
+def last_line(text: str) -> str:
+    """ ": " and the last line of what a program printed, at most 300 characters; empty without."""
+    lines = text.strip().splitlines()
+    return f": {lines[-1].strip()[:300]}" if lines else ""
+
+
 def printable(text: str) -> str:
     """The text with control characters as escapes such as `\\x1b`."""
     if text.isprintable():

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from lstm_trt.config.configuration import COPIES, Options, Protocol
-from lstm_trt.config.errors import RunFailed, UsageError
+from lstm_trt.config.errors import RunFailed, UsageError, last_line
 from lstm_trt.config.libraries import psutil
 from lstm_trt.machine import linux
 from lstm_trt.machine.counters import process_clock
@@ -136,8 +136,7 @@ class Load:
 
     def death(self) -> str:
         """How it ended by itself, with its last line."""
-        lines = self.end().strip().splitlines()
-        last = f": {lines[-1].strip()[:300]}" if lines else ""
+        last = last_line(self.end())
         return f"exit status {self._child.returncode}{last}"
 
 

@@ -24,6 +24,7 @@ from lstm_trt.config.errors import (
     MemoryExhausted,
     StoreError,
     TimeLimitReached,
+    last_line,
 )
 from lstm_trt.machine.process import Child, Interpreter
 from lstm_trt.recorder.jobs import Failed, Job
@@ -144,9 +145,11 @@ class Process(Child):
 
     def _death(self) -> ConfigurationFailed:
         """Why the process died; with the last line that it printed."""
-        code, stage, lines = self.child.wait(), self._known_stage(), []
+        code = self.child.wait()
+        stage = self._known_stage()
+        printed = ""
         with suppress(OSError):
-            lines = self._log.read_text(errors="replace").strip().splitlines()
+            printed = self._log.read_text(errors="replace")
         self.close()
         if code == -signal.SIGKILL:
             killed = f"the process was killed (SIGKILL) at stage {stage}"
@@ -154,8 +157,8 @@ class Process(Child):
                 f"{killed}, as Linux does when memory runs out (dmesg names what it killed)"
             )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        tail = f": {lines[-1].strip()[:300]}" if lines else ""
-        return WorkerLost(stage, f"the process died with {how} at stage {stage}{tail}")
+        died = f"the process died with {how} at stage {stage}{last_line(printed)}"
+        return WorkerLost(stage, died)
 
     def _resident_bytes(self) -> int:
         """Memory of the process, and until it is timed also of its own children, such as compilers.

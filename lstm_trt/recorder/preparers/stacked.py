@@ -153,8 +153,11 @@ def announced_bound(configuration: Configuration, send: Send) -> dict:
         return {}
     bound = roofline_of(configuration.workload, options.threads)
     send("floor", **bound)
-    names = {"floor_ns": "floor_ns", "floor_limited_by": "limited_by", "floor_missing": "missing"}
-    return {name: bound.get(key) for name, key in names.items()}
+    return {
+        "floor_ns": bound["floor_ns"],
+        "floor_limited_by": bound["limited_by"],
+        "floor_missing": bound.get("missing"),
+    }
 
 
 def roofline_of(workload: Workload, threads: int) -> dict:
