@@ -104,9 +104,9 @@ class Closed:
         if not between:
             return text
         wall_ns = self_check["loop_ns"]
-        parts = []
-        for name, what in BETWEEN_CALLS.items():
-            parts.append(f"{100 * between[name] / wall_ns:.0f} % {what}")
+        parts = [
+            f"{100 * between[name] / wall_ns:.0f} % {what}" for name, what in BETWEEN_CALLS.items()
+        ]
         return f"{text}: {', '.join(parts)}"
 
     def control(self, call_ns: int) -> Timed:

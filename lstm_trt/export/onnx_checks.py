@@ -223,10 +223,8 @@ def label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} operator with output {output!r}"
 
 
-def check(
-    model: onnx.ModelProto, precision: str = "fp32", name: str = "network", rules: Rules = TENSORRT
-) -> None:
-    """Reject a graph that a runtime cannot build or would misread.
+def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network") -> None:
+    """Reject a graph that TensorRT cannot build or would misread.
 
     Raises `BuildFailed` for external data or with the reason of `refusal`, and `ExportFailed` if
     ONNX's own checker rejects the file.
@@ -237,7 +235,7 @@ def check(
             where = f", read by {users[0]}," if users else ""
             remedy = f"save {name} with its weights included, onnx.save(onnx.load(path), path)"
             raise BuildFailed(f"the values of {tensor.name!r}{where} are in another file: {remedy}")
-    refuse(model, rules, precision)
+    refuse(model, TENSORRT, precision)
     # The checker's text names the operator.
     with any_error(ExportFailed, f"{name} is not valid ONNX", one_line):
         onnx.checker.check_model(model, full_check=True)

@@ -365,14 +365,15 @@ class Switches:
         """JSON values, for the provenance: what was measured since `with`, and why the rest was
         not."""
         longest = sorted(self._turns.items(), key=lambda item: -sum(item[1]))[:MOST_NAMES]
-        ran = {}
-        for name, turns_ns in longest:
-            ran[name] = {
+        ran = {
+            name: {
                 "times": len(turns_ns),
                 "shortest_ns": min(turns_ns),
                 "longest_ns": max(turns_ns),
                 "total_ns": sum(turns_ns),
             }
+            for name, turns_ns in longest
+        }
         return {
             "threads": sum(not ring.missing for ring in (self._own, *self._pool.values())),
             "ring_bytes": self._own.size,

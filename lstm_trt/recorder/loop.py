@@ -120,9 +120,9 @@ class Block:
         """The rows as arrays, counters as differences; empties the block."""
         rows = self.rows
         self.rows = 0
-        taken = {}
-        for name, kept in self._columns.items():
-            taken[name] = np.frombuffer(kept, np.int64, rows).copy()
+        taken = {
+            name: np.frombuffer(kept, np.int64, rows).copy() for name, kept in self._columns.items()
+        }
         for name, field_index in _USAGE_FIELDS.items():
             taken[name] = np.diff(taken[name], prepend=np.int64(before[field_index]))
         return taken

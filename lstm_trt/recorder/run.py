@@ -364,10 +364,10 @@ def _surroundings(device: str, distribution: str) -> dict[str, Any]:
 
 def _silence(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """These inputs with zeros in place of all floating-point numbers."""
-    silent = {}
-    for name, array in inputs.items():
-        silent[name] = np.zeros_like(array) if array.dtype.kind == "f" else array
-    return silent
+    return {
+        name: np.zeros_like(array) if array.dtype.kind == "f" else array
+        for name, array in inputs.items()
+    }
 
 
 @dataclass
