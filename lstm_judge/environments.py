@@ -23,6 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
@@ -61,11 +65,6 @@ class EnvironmentBroken(UsageError):
     """An environment does not load the version that was installed in it."""
 
 
-def normal(library: str) -> str:
-    """A distribution's normalized name: `TensorRT_RTX` -> `tensorrt-rtx`."""
-    return re.sub(r"[-_.]+", "-", library).lower()
-
-
 def surroundings(pins: Sequence[str] = ()) -> str:
     """8 hexadecimal digits that identify the current environment (its Python and its package
     folders) and the pins."""
@@ -97,8 +96,11 @@ class Environment:
     def packages(self) -> dict[str, str]:
         """The packages that are installed in it, name -> version."""
         found = importlib.metadata.distributions(path=list(self.interpreter.first))
-        named = {normal(each.name): each.version for each in found if each.name not in _OF_VENV}
-        return dict(sorted(named.items()))
+        named: dict[str, str] = {}
+        for each in sorted(found, key=lambda each: canonicalize_name(each.name)):
+            if each.name not in _OF_VENV:
+                named[canonicalize_name(each.name)] = each.version
+        return named
 
 
 def _install(place: Environment, pins: Sequence[str]) -> None:
@@ -122,7 +124,7 @@ def _install(place: Environment, pins: Sequence[str]) -> None:
     sites = [f"import site; site.addsitedir({text!r})\n" for text in package_folders()]
     (Path(place.interpreter.first[0]) / "present.pth").write_text("".join(sites))
     constraints = place.folder / "constraints.txt"
-    constraints.write_text("\n".join(_needs(place.library, *map(_name, pins))))
+    constraints.write_text("\n".join(_needs(place.library, *pins)))
     install = [*pip, *PIP_INSTALL, f"{place.library}=={place.asked}", *pins]
     # First what is pinned, even if the current environment has it too; then the missing
     # dependencies.
@@ -166,30 +168,23 @@ def plain(text: str) -> str:
     return re.sub(r"(?<![\w.])/\S*/", "", text)[:240]
 
 
-def _name(requirement: str) -> str:
-    """The normalized name in a requirement."""
-    return normal(re.split(r"[^\w.-]", requirement)[0])
-
-
-def _needs(*pinned: str) -> Iterator[str]:
+def _needs(*pins: str) -> Iterator[str]:
     """What recording requires except of what is pinned: no other package may be downgraded below
     that."""
+    pinned = {canonicalize_name(Requirement(pin).name) for pin in pins}
     with suppress(importlib.metadata.PackageNotFoundError):
-        for line in importlib.metadata.requires("lstm_trt") or ():
-            requirement, _, marker = line.partition(";")
-            extra = re.search(r"extra == ['\"](.*)['\"]", marker)
-            if _name(line) not in pinned and (extra is None or extra[1] == RECORDING):
-                yield requirement
+        for needed in map(Requirement, importlib.metadata.requires("lstm_trt") or ()):
+            here = needed.marker is None or needed.marker.evaluate({"extra": RECORDING})
+            if here and canonicalize_name(needed.name) not in pinned:
+                yield f"{needed.name}{needed.specifier}"
 
 
 def same_version(asked: str, found: str | None) -> bool:
     """Whether `found` matches the requested version by pip's rules: 1.20 matches 1.20.0, 2.13.0
     matches 2.13.0+cpu."""
-    public = found or ""
-    if "+" not in asked:
-        public = public.partition("+")[0]
-    short, other = (re.sub(r"(\.0)+$", "", text.lower()) for text in (asked, public))
-    return short == other
+    with suppress(InvalidVersion):
+        return SpecifierSet(f"=={asked}").contains(found or "", prereleases=True)
+    return False
 
 
 def folder() -> Path:

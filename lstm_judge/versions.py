@@ -13,18 +13,20 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import canonicalize_name
 
 from lstm_judge import columns
 from lstm_judge.compare.answer import NOTHING, Comparison, Question
 from lstm_judge.compare.compare import compare_groups
 from lstm_judge.compare.pairing import recorded_first
 from lstm_judge.compare.text import comparison_text
-from lstm_judge.environments import Environment, Tell, described, normal
+from lstm_judge.environments import Environment, Tell, described
 from lstm_judge.read.frames import numeric
 from lstm_judge.read.labels import versions_command
 from lstm_judge.read.rounds import Group, groups_of
@@ -211,12 +213,11 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
     return known[library]
 
 
-def _libraries(runtime: Any) -> set[str]:
+def _libraries(runtime: Any) -> Set[str]:
     """The packages that install what a runtime uses; this one has no other version to install
     beside itself."""
-    return {normal(name) for name in getattr(runtime, "DISTRIBUTIONS", (runtime.DISTRIBUTION,))} - {
-        "lstm-trt"
-    }
+    used = getattr(runtime, "DISTRIBUTIONS", (runtime.DISTRIBUTION,))
+    return {*map(canonicalize_name, used)} - {"lstm-trt"}
 
 
 def record_versions(  # noqa: PLR0913
@@ -245,7 +246,7 @@ def record_versions(  # noqa: PLR0913
     of `run_sweep` and `compare_groups`; `confidence` holds for each comparison separately. Raises
     `UsageError` for an unknown library or version, and what `describe` and `run_sweep` raise.
     """
-    library = normal(library)
+    library = canonicalize_name(library)
     versions = _distinct(versions)
     preparer = preparer_of(workload)
     module = runtime_of(library, workload, runtime)
