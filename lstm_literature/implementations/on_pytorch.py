@@ -22,6 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,6 @@ class _TorchStep(FrameworkStep):
 
         super().__init__(implementation, request)
         self._networks = on_pytorch_networks
-        self._graphs = 0
         _torch.configure(self._options)
         self._place(batch)
         with timed(self.costs, "build_s"):
@@ -155,26 +155,16 @@ class _TorchStep(FrameworkStep):
 
     def _compiled(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
         """The module, compiled by calling it; raises `BuildFailed` unless the whole became one graph."""
-        import torch._dynamo
-        import torch._inductor.config
         from torch._inductor.utils import fresh_cache
 
-        torch._dynamo.reset()
-        torch._dynamo.config.allow_rnn = True  # without it an nn.LSTM stays eager
-        torch_compile.leave_nothing_running()
-        before = torch_compile.compiled_so_far()
-        module.compile(fullgraph=True, dynamic=False, options={} if self._trains else {"freezing": True})
-        with self._tracing(), temporary_folder() as folder, fresh_cache(dir=str(folder)):
-            self._try(module)  # with an empty cache, so that `build_s` includes compiling
-        after = torch_compile.compiled_so_far()
-        made = {name: after[name] - before[name] for name in after}
-        torch_compile.check_compiled(made)
+        options = {} if self._trains else {"freezing": True}
+        with temporary_folder() as folder, fresh_cache(dir=str(folder)):  # empty, so that `build_s` includes compiling
+            self._as_compiled = torch_compile.Compiled(
+                module, partial(self._try, module), self._implementation.NAME, options, self._tracing()
+            )
+        made = self._as_compiled.made
         if self._trains and made["inductor_graphs"] < 2:
             raise BuildFailed(f"torch.compile compiled no backward pass: {made}")
-        self._try(module)
-        self._graphs = torch_compile.compiled_so_far()["graphs"]
-        if self._graphs != after["graphs"]:
-            raise BuildFailed(f"{self._implementation.NAME} recompiled the network at its second call")
         self._facts["compiled"] = made
         return module
 
@@ -192,7 +182,7 @@ class _TorchStep(FrameworkStep):
     def facts(self) -> dict:
         found = {**_torch.facts(self._options), **self._facts}
         if self._implementation.EXECUTION == "compiled":
-            found["recompiled_later"] = torch_compile.compiled_so_far()["graphs"] - self._graphs
+            found["recompiled_later"] = self._as_compiled.recompiled
         if self._implementation.STYLE == "one-call" and not self._trains:
             found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
         return found

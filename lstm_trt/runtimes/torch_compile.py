@@ -18,6 +18,8 @@ import shutil
 import sysconfig
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,14 +73,7 @@ def leave_nothing_running() -> None:
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -> _torch.Bound:
-    """Raises `BuildFailed` unless the network was compiled.
-
-    Discards what was compiled earlier in this process: Dynamo keeps at most 8 networks
-    of one class and searches them at each call.
-    """
-    import torch._dynamo
-    import torch._inductor.config
-
+    """Raises `BuildFailed` unless the network was compiled."""
     lstm: Any = getattr(module, "network", module).lstm
     unrolled = "aten.mkldnn_rnn_layer" not in _torch.operators(module, inputs, *state)
     sequence = inputs.shape[0]
@@ -89,34 +84,70 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
             f" (times directions) x {sequence} steps would take minutes; the limit is"
             f" {UNROLLED_LAYERS} x {UNROLLED_SEQUENCE}"
         )
-    torch._dynamo.reset()
-    torch._dynamo.config.allow_rnn = True
-    leave_nothing_running()
-    before = compiled_so_far()
-    module.compile(fullgraph=True, dynamic=False, options={"freezing": True})
     run, reset = _torch.guarded(module, inputs, *state)
-    began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # raised within PyTorch
-        run()
-    compile_s = time.perf_counter() - began
-    after = compiled_so_far()
-    made = {name: after[name] - before[name] for name in after}
-    check_compiled(made)
-    run()
-    if compiled_so_far()["graphs"] != after["graphs"]:
-        raise BuildFailed("torch-compile recompiled the network at its second call")
+    compiled = Compiled(module, run, "torch-compile", {"freezing": True}, nullcontext())
 
     def facts() -> dict:
-        again = compiled_so_far()["graphs"] - after["graphs"]
         return {
-            "compile_s": compile_s,
+            "compile_s": compiled.compile_s,
             "unrolled": unrolled,
-            "compiled": made,
-            "recompiled_later": again,
+            "compiled": compiled.made,
+            "recompiled_later": compiled.recompiled,
         }
 
     return _torch.Bound(run, reset, facts, torch._dynamo.reset)
+
+
+class Compiled:
+    """A module that is compiled as a whole by its first call, which takes `compile_s`.
+
+    `made`: what `compiled_so_far` counted of it. Discards what was compiled earlier in this
+    process: Dynamo keeps at most 8 networks of one class and searches them at each call.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        call: Callable[[], Any],
+        name: str,
+        options: dict[str, bool],
+        first: AbstractContextManager,
+    ) -> None:
+        """`call` calls the module, for the first time in the context `first`; `name` is that of the
+        runtime, `options` are Inductor's.
+
+        Raises `BuildFailed` unless the whole network became one graph, which the second call uses.
+        """
+        import torch._dynamo
+        import torch._inductor.config
+
+        torch._dynamo.reset()
+        torch._dynamo.config.allow_rnn = True  # without it an nn.LSTM stays eager
+        leave_nothing_running()
+        before = compiled_so_far()
+        module.compile(fullgraph=True, dynamic=False, options=options)
+        began = time.perf_counter()
+        with first, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised within PyTorch
+            call()
+        self.compile_s = time.perf_counter() - began
+        after = compiled_so_far()
+        self.made = {kind: after[kind] - before[kind] for kind in after}
+        if self.made["graphs"] < 1 or self.made["inductor_graphs"] < 1:
+            raise BuildFailed(
+                f"torch.compile compiled nothing, so eager mode would be timed: {self.made}"
+            )
+        if self.made["graphs"] > 1 or self.made["graph_breaks"]:
+            raise BuildFailed(f"torch.compile split the network into several graphs: {self.made}")
+        call()
+        self._graphs = after["graphs"]
+        if self.recompiled:
+            raise BuildFailed(f"{name} recompiled the network at its second call")
+
+    @property
+    def recompiled(self) -> int:
+        """The number of graphs that were captured since the first call."""
+        return compiled_so_far()["graphs"] - self._graphs
 
 
 def compiled_so_far() -> dict[str, int]:
@@ -141,14 +172,6 @@ def compiled_so_far() -> dict[str, int]:
         "external_calls": inductor["extern_calls"],
         "kernels": metrics.generated_kernel_count,
     }
-
-
-def check_compiled(made: dict[str, int]) -> None:
-    """Raises `BuildFailed` unless the whole network became one compiled graph."""
-    if made["graphs"] < 1 or made["inductor_graphs"] < 1:
-        raise BuildFailed(f"torch.compile compiled nothing, so eager mode would be timed: {made}")
-    if made["graphs"] > 1 or made["graph_breaks"]:
-        raise BuildFailed(f"torch.compile split the network into several graphs: {made}")
 
 
 RUNTIME = _torch.TorchRuntime("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind, availability)
