@@ -150,7 +150,11 @@ class Picture(Figure):
 
 
 def image_bytes(picture: Picture, form: str = "png") -> bytes:
-    """The whole picture in one of `FORMATS`, at the size of its layout; always the same bytes."""
+    """The whole picture in one of `FORMATS`, at the size of its layout.
+
+    The same PNG each time. Matplotlib's layout of several panels is the same but for the last bits,
+    which the names of clip paths in an SVG show.
+    """
     metadata = {
         "png": {"Description": picture.alt},
         "svg": {"Title": picture.alt, "Date": None},  # screen readers read the title
