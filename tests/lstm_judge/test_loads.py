@@ -18,7 +18,7 @@ from lstm_judge.plots.over_time import _disturbed
 from lstm_judge.plots.page import draw_verdicts
 from lstm_judge.read.runs import Runs, as_runs, load
 from lstm_judge.replay import replay
-from lstm_judge.report.html import page
+from lstm_judge.report.html import _maps, page
 from lstm_judge.report.report import report
 from lstm_judge.report.text import answer
 from lstm_judge.report.views import dimensions
@@ -286,6 +286,28 @@ def test_a_report_shows_the_worst_load_and_what_ran(runs):
     assert answer(found)[1] == line and "max 4556.0 us" in line
     written = page(found)
     assert "worst beside stream: max 4556.0" in written and "stress-ng-strea (load)" in written
+
+
+def test_the_maps_of_a_report_have_a_panel_for_each_load_and_what_it_ran():
+    """Of loads with one name and several commands each has its own; without loads none is named."""
+    loads = [{}, {"stream": STREAM}, OTHER_COMMAND, {"COPIES": "1"}]
+    of_each = {}
+    for hidden in (8, 16):
+        for beside in loads:
+            of_each[hidden, *beside.items()] = planted(500 + len(of_each), beside, hidden=hidden)
+    found = report(as_runs(of_each.values()), 600)
+    maps = _maps(found)
+    assert [*maps["systems"]] == ["fast"]
+    panels = maps["systems"]["fast"]
+    titles = ["quiet", "beside a copy of itself", "beside stream", "beside stream"]
+    assert [panel["title"] for panel in panels] == titles
+    for panel, beside in zip(panels, ({}, {"COPIES": "1"}, {"stream": STREAM}, OTHER_COMMAND), strict=True):
+        ((_, places),) = panel["rows"]
+        shown = [found.runs[place].configuration for place in places]
+        asked = [of_each[hidden, *beside.items()].configuration for hidden in (8, 16)]
+        assert shown == asked and panel["columns"] == [8, 16]
+    quiet = _maps(report(as_runs([planted(500), planted(600, hidden=16)]), 600))
+    assert [panel["title"] for panel in quiet["systems"]["fast"]] == [""]
 
 
 def test_a_baseline_is_compared_load_by_load(runs):
