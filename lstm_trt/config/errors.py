@@ -38,7 +38,8 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(text: str) -> str:
-    """ ": " and the last line of what a program printed, at most 300 characters; empty without."""
+    """The last line of what a program printed, after ": ", at most 300 characters; empty without
+    any."""
     lines = text.strip().splitlines()
     return f": {lines[-1].strip()[:300]}" if lines else ""
 

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -59,16 +58,18 @@ def cores_of(protocol: Protocol, options: Options) -> tuple[int, ...]:
 
 
 def check_programs(protocol: Protocol) -> None:
-    """Raise `UsageError` if a load's command cannot be split, or its program is not there."""
+    """Raise `UsageError` if a load's command cannot be split, or its program is not there, or
+    `tail`, which keeps what it prints."""
     for name, command in commands(protocol):
         try:
-            program = shlex.split(command)[0]
+            own = shlex.split(command)[0]
         except (ValueError, IndexError) as error:
             raise UsageError(f"--beside {name}: {error} in {command!r}") from None
-        if shutil.which(program) is None:
-            raise UsageError(
-                f"--beside {name}: there is no program {program}: install it, or give its path"
-            )
+        for program in (own, "tail"):
+            if shutil.which(program) is None:
+                raise UsageError(
+                    f"--beside {name}: there is no program {program}: install it, or give its path"
+                )
 
 
 def commands(protocol: Protocol) -> list[tuple[str, str]]:
@@ -85,7 +86,7 @@ class Load:
     def __init__(self, name: str, command: str, cores: Iterable[int]) -> None:
         self.name = name
         self.command = command
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  until `end`
+        self._printed = b""
         supervisor = Interpreter().command(
             "from lstm_trt.machine.supervisor import main; sys.exit(main())"
         )
@@ -96,7 +97,7 @@ class Load:
             ["tail", "-c", str(KEPT_BYTES)],
             start_new_session=True,
             stdin=reads,
-            stdout=self._printed,
+            stdout=subprocess.PIPE,
         )
         # The recorder's own numbers of threads are not meant for it.
         environment = dict(os.environ)
@@ -126,13 +127,13 @@ class Load:
         if self._held is not None:
             os.close(self._held)
             self._held = None
-        self._child.wait()
-        with suppress(subprocess.TimeoutExpired):
-            self._kept.wait(PATIENCE_S)
-        self._kept.kill()
-        self._kept.wait()
-        self._printed.seek(0)
-        return self._printed.read().decode(errors="replace")
+            self._child.wait()
+            try:
+                self._printed, _ = self._kept.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self._kept.kill()
+                self._kept.wait()
+        return self._printed.decode(errors="replace")
 
     def death(self) -> str:
         """How it ended by itself, with its last line."""

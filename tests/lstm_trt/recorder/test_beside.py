@@ -128,6 +128,12 @@ def test_a_program_that_is_not_there_is_refused_before_anything_is_made(command)
         describe(SHAPE, "c", where(beside={"x": command}))
 
 
+def test_without_tail_a_load_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="--beside x: there is no program tail: install it"):
+        describe(SHAPE, "onnxruntime", where(beside={"x": BUSY}))
+
+
 def test_loads_have_cores_of_their_own_or_are_refused():
     cores = allowed_cores()
     options = Options(threads=len(cores), cores=cores)
@@ -187,6 +193,7 @@ def test_a_load_runs_on_its_cores_without_the_thread_variables_of_the_recorder(m
     code = "import os; print(sorted(os.sched_getaffinity(0)), os.environ.get('OMP_NUM_THREADS'), flush=True)"
     load = Load("x", python(f"{code}\nwhile True: pass"), [core])
     assert wait_for(lambda: used(load)[0] > 5e8)
+    assert [os.sched_getaffinity(pid) for pid in load.pids] == [{core}] * 2  # and what reads its output
     assert load.end() == f"[{core}] None\n"
 
 
@@ -202,14 +209,14 @@ def test_a_load_has_a_moment_for_its_last_words_and_no_longer(tmp_path):
     assert [load.end() for load in loads] == ["last\n", "deaf\n"]
 
 
-def test_of_what_a_load_prints_only_the_end_is_kept(tmp_path, monkeypatch):
-    """A load that never stops printing, such as `yes`, fills no disk."""
-    monkeypatch.setattr(beside.tempfile, "TemporaryFile", lambda: (tmp_path / "kept").open("w+b"))
+def test_of_what_a_load_prints_only_the_end_is_kept(tmp_path):
+    """A load that never stops printing, such as `yes`, fills no disk: it prints into a pipe, as does its reader."""
     done = tmp_path / "done"
     code = "import sys\nfor number in range(100_000): print(number)\nsys.stdout.flush()\nopen(sys.argv[1], 'w')\n"
     load = Load("x", python(f"{code}while True: pass", str(done)), allowed_cores())
     assert wait_for(done.exists)
-    assert (tmp_path / "kept").stat().st_size == 0
+    for pid in load.pids:
+        assert os.readlink(f"/proc/{pid}/fd/1").startswith("pipe:")
     printed = load.end()
     assert len(printed) == beside.KEPT_BYTES and printed.endswith("\n99998\n99999\n")
     assert load.end() == printed
