@@ -108,7 +108,8 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     for name in differing(fields):
         more = [field_text(name, item.get(name)) for item in fields]
         longer = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
-        if not (enough or name in OF_LOADS[1:]) or len(set(longer)) > len(set(texts)):
+        is_said = name in OF_LOADS and name != "beside"
+        if not (enough or is_said) or len(set(longer)) > len(set(texts)):
             texts = longer
     return texts
 

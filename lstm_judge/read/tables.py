@@ -422,7 +422,7 @@ def read_tables(
     files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
     tables = {file: read_table(file, column) for file in files.values()}
     recorded = [file for file, table in tables.items() if table is None]
-    found = [table for table in tables.values() if table]
+    found = [table for table in tables.values() if table is not None]
     if recorded and found:
         raise UsageError(
             f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table:"

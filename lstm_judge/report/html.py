@@ -24,7 +24,7 @@ from lstm_judge.plots.points import AXIS_NAMES, axis_value, system_labels
 from lstm_judge.plots.precision import precisions
 from lstm_judge.plots.style import THIN_SPACE, Picture, image_bytes, with_micro
 from lstm_judge.plots.tail import choose_tails, tails
-from lstm_judge.read.labels import OF_LOADS, record_command
+from lstm_judge.read.labels import OF_LOADS, load_text, record_command
 from lstm_judge.read.rounds import Group, NoTrials, switches_of
 from lstm_judge.report import text, views
 from lstm_judge.report.answer import NAMES, Report
@@ -250,16 +250,17 @@ def _panels(report: Report, x: str, y: str, others: Sequence[str]) -> dict[str, 
     for place, (group, label) in enumerate(
         zip(groups, system_labels(groups, OF_LOADS), strict=True)
     ):
-        protocol = group.configuration.protocol
-        sizes = {axis: size or 0 for axis, size in group.configuration.workload.axes.items()}
-        key = (protocol.beside_text or "", protocol.beside, *(sizes[axis] for axis in others))
+        configuration = group.configuration
+        sizes = {axis: size or 0 for axis, size in configuration.workload.axes.items()}
+        beside = configuration.protocol.beside  # quiet is first
+        key = (beside, load_text(configuration), *(sizes[axis] for axis in others))
         found[label][key][sizes[y], sizes[x]] = place
     systems = defaultdict(list)
     for label, panels in found.items():
-        for (load, _, *held), cells in sorted(panels.items()):
+        for (_, load, *held), cells in sorted(panels.items()):
             titles = list(map(axis_value, others, held))
             if has_loads:
-                titles.insert(0, f"beside {load}" if load else "quiet")
+                titles.insert(0, load)
             systems[label].append(_panel(", ".join(titles), cells))
     return systems
 
